@@ -3,7 +3,7 @@
 //!
 //! | page | becomes |
 //! |---|---|
-//! | docs/guide.md | `guide.rs`, `guide.c`, `guide.text` (output of the latter): each has all blocks of a language |
+//! | docs/guide.md | `guide.rs`, `guide.c`, `guide.text` (output of `guide.c`): each has all blocks of a language |
 //! | docs/first-steps.md | `first-steps.rs`, a program |
 //! | [`SNIPPETS`] | `snippets.rs`: a test for each block of Rust, with its page and line in its name |
 

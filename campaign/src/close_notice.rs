@@ -11,13 +11,12 @@ use crate::world::World;
 
 /// Time within which the notification must arrive.
 const SOON: Duration = Duration::from_millis(20);
-/// Number of the check after `SOON`, counted from 1, before which the event must have arrived. There is one check per
-/// loop iteration.
+/// Number of checks after the deadline until a missing event is a failure. There is one check per loop iteration.
 const TURNS: u32 = 2;
 
 impl World {
-    /// Returns the endpoints that are connected to a side which is about to close and whose programs must get an event.
-    /// Returns none if the side's adapter or the wire has a fault.
+    /// Returns the endpoints that are connected to a side which is about to close: each must get an event. Returns none
+    /// if the side's adapter or the wire has a fault.
     pub fn peers_to_notify(&self, side: usize) -> Vec<CloseNotice> {
         let one = &self.sides[side];
         let well = one.open.as_ref().is_some_and(|open| !open.dead) && !one.tampered;

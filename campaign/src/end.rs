@@ -186,6 +186,6 @@ pub struct Link {
     pub anybody: Option<usize>,
     /// True for each end that has got the event that the connection is established.
     pub up: [bool; 2],
-    /// First recorded event that may end the connection, if any.
+    /// Recorded event that may end the connection ([`Link::spoil`]); `None` if there is none.
     pub spoiled: Option<&'static str>,
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Coverage, Failure, Plan, Record, Run, run, shrink};
 
-/// Time between two lines of progress.
+/// Minimum time between two lines of progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Results of many simulations.
@@ -36,8 +36,8 @@ impl Many {
     }
 }
 
-/// Runs the simulations of these seeds on `jobs` threads until the deadline, and calls `tell` about every 5 s. Each
-/// failed simulation is reduced by `shrink`.
+/// Runs the simulations of these seeds on `jobs` threads until the deadline. Calls `tell` after a simulation, at most
+/// every 5 s. Each failed simulation is reduced by `shrink`.
 pub fn many(
     seeds: &[u64],
     jobs: usize,

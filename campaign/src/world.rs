@@ -32,7 +32,7 @@ const WATCHED: usize = 64;
 /// Number of steps between two checks of all bytes.
 const LOOK_EVERY: u32 = 16;
 /// Virtual duration of a call above which pending connects of other sides may time out. A call of a healthy device must
-/// not take longer.
+/// not take longer, except an opening.
 const LONG_CALL: Duration = Duration::from_millis(50);
 
 /// Number of captured packets that the attacker can use: the most recent ones.
@@ -76,7 +76,8 @@ pub struct World {
     /// time may be lost.
     pub trained: u64,
     pub healing: bool,
-    /// True in a simulation with a script: every connection request is accepted, and an opening removes no fault.
+    /// True in a simulation with a script: every connection request is accepted. Before the last phase, an opening does
+    /// not remove faults that wait for a command.
     pub scripted: bool,
     /// Number of commands that the driver of each side has given.
     pub commands: Vec<u64>,

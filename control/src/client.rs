@@ -18,7 +18,8 @@ use crate::schema::{SCHEMA, Version};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of an answer in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// Time limit of a read that only takes what has arrived. Zero would be no limit (`SO_RCVTIMEO`).
+/// Time limit of a read that only takes bytes that have arrived. It is not zero, because zero
+/// means no limit (`SO_RCVTIMEO`).
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
 /// Reason why a request has no result.
@@ -232,8 +233,8 @@ impl Client {
         let written = self.stream.get_mut().write_all(&line);
         written.map_err(|error| self.failed(error))?;
         let until = Instant::now() + self.patience;
-        // Each read waits until the same time. The time is looked at here, too, because a read after that time still
-        // takes what has arrived.
+        // All reads have the same deadline. The loop checks the deadline, too, because a read after the deadline still
+        // takes bytes that have arrived.
         while let Some(object) = self.read(Some(until))? {
             let answer = if object.get("method").is_some() {
                 self.notices.push(object);
@@ -284,9 +285,9 @@ impl Client {
             .map_err(|error| self.conversion_error(error))
     }
 
-    /// Returns the next object. Returns `None` if its line has not arrived completely by `until`; what has arrived is
-    /// kept for the next read. Takes at least what has arrived already, whatever the time is. Without `until`, waits
-    /// without a limit.
+    /// Returns the next object. Returns `None` if its line has not arrived completely by `until`, and keeps the
+    /// beginning of the line for the next read. Even after `until`, takes bytes that have arrived already. Without
+    /// `until`, waits without a limit.
     fn read(&mut self, until: Option<Instant>) -> Result<Option<Value>, ClientError> {
         let mut has_waited = false;
         loop {

@@ -119,8 +119,8 @@ impl Connection {
         }
     }
 
-    /// Removes and returns the next complete line, without its end. A line that exceeds the limit on a request is
-    /// returned empty.
+    /// Removes and returns the next complete line, without its newline. A line that is longer than
+    /// `MAX_REQUEST_BYTES` is returned empty.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
         let end = self.received.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.received.drain(..=end).collect();
@@ -131,8 +131,8 @@ impl Connection {
         Some(line)
     }
 
-    /// Queues an answer for the client, or a refusal if no client could receive the answer. Fails if the client would
-    /// have too many unread bytes.
+    /// Queues an answer for the client, or a refusal if the answer is longer than `MAX_UNREAD_BYTES`. Fails if the
+    /// client would have too many unread bytes.
     pub(crate) fn queue_answer(&mut self, answer: Answer) -> Result<(), Over> {
         let line = line(&answer)?;
         if line.len() <= MAX_UNREAD_BYTES {

@@ -26,7 +26,8 @@ pub const READ_ONLY: i64 = -32_001;
 pub struct Request {
     /// Protocol version, which is [`VERSION`].
     pub jsonrpc: String,
-    /// Identifier chosen by the client and returned in the answer: a number, a string or null.
+    /// Identifier chosen by the client and returned in the answer: a number or a string. A request with null, or
+    /// without an identifier, is a notification: the server does not answer it.
     #[serde(default)]
     pub id: Value,
     /// Name of the method.

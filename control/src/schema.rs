@@ -250,7 +250,8 @@ pub struct Entry {
     /// Address of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Kind of a posted request, status of a completion, or new state after a change of state.
+    /// Kind of a posted request, status of a completion, new state after a change of state, or cause for which a
+    /// connection ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
     /// Old state before a change of state.

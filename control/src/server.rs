@@ -226,8 +226,8 @@ struct Server<S> {
     evictions: u64,
     /// Number of failures to accept a client.
     failures: u64,
-    /// After such a failure, no client is accepted before this time. The failure may last: without the pause the
-    /// waiting client would wake the thread again at once.
+    /// After a failure to accept a client, no client is accepted before this time. Without the pause, the waiting
+    /// client would wake the thread again at once as long as the failure lasts.
     paused_until: Option<Instant>,
     /// True while the subject measures latencies because a client has requested it.
     measures: bool,
@@ -299,7 +299,7 @@ impl<S: Subject> Server<S> {
     fn sleep(&mut self) -> nix::Result<Ready> {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| now < *until);
-        // After `leave` there is no `ended` socket, and in a pause no listener; `woken` is polled again in its place.
+        // `woken` takes the place of a socket that is not polled: `ended` after `leave`, the listener in a pause.
         let ended = self.ended.as_ref().unwrap_or(&self.woken);
         let listener = match self.paused_until {
             None => self.listener.as_fd(),

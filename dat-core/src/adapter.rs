@@ -6,8 +6,9 @@
 //!
 //! Any instance can run the connection manager for all of them: that instance receives datagrams, handles timers, and
 //! sends. It queues each resulting event for the instance concerned, and wakes that instance. A connection belongs to
-//! the instance of its endpoint. A connection request goes to the instance that listens at its qualifier; if several
-//! instances listen there, to the one with the fewest connections, or to another one if that one cannot take it.
+//! the instance of its endpoint. A connection request goes to the instance that listens at its qualifier. If several
+//! instances listen there, the one with the fewest connections gets it. If that one cannot take it, another one gets
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,7 @@ pub(crate) enum Arrival {
 }
 
 impl Arrival {
-    /// Returns the connection that the message is about.
+    /// Returns the connection that the message is about; `None` for a message of an observer.
     const fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Event(event) => Some(event.conn()),

@@ -17,11 +17,11 @@ pub struct IaAttr {
     pub adapter_name: String,
     /// Vendor name.
     pub vendor_name: String,
-    /// Hardware version, major and minor.
+    /// Hardware version: the device ID as major, the revision as minor.
     pub hardware_version: (u32, u32),
     /// Firmware version, major and minor (DAT has no field for the sub-minor).
     pub firmware_version: (u32, u32),
-    /// The adapter's own address.
+    /// Address of the adapter at GID index 0.
     pub ia_address: IpAddr,
     /// Maximum number of endpoints.
     pub max_eps: u32,

@@ -167,7 +167,7 @@ pub enum AsyncEvent {
     /// The IA is unusable: its device is dead, or the system has requested the device back. The program should close
     /// the IA.
     IaCatastrophic,
-    /// This endpoint itself is broken, not only its connection.
+    /// This endpoint itself is broken, not only its connection. DAT defines this event; the library does not report it.
     EpBroken(EpHandle),
     /// This SRQ had an error inside the provider.
     SrqError(SrqHandle),
@@ -177,7 +177,7 @@ pub enum AsyncEvent {
     /// This endpoint has more receive buffers than its soft high watermark. This is no error, and the number is ours,
     /// as for the low watermark.
     EpSoftHighWatermark(EpHandle),
-    /// An error inside the provider.
+    /// An error inside the provider. DAT defines this event; the library does not report it.
     ProviderInternalError,
     /// A change on the network. This is no error; the event numbers are ours ([`NetworkEvent::number`]).
     Network(NetworkEvent),
@@ -222,7 +222,7 @@ pub enum NetworkEvent {
         /// New MAC of the neighbour.
         mac: [u8; 6],
     },
-    /// No station answers for the address of a neighbour through which a connection, or a datagram that waits, goes.
+    /// No station answers for the address of a neighbour that a connection or a waiting datagram needs.
     NeighbourLost(IpAddr),
     /// The adapter does not take part in the network, although it was configured to do so if possible. Peers are
     /// searched among the configured neighbours only.

@@ -30,7 +30,7 @@ macro_rules! handles {
                 }
 
                 /// Makes a handle from the two numbers of `to_raw`. Numbers that came from no handle make a handle that
-                /// refers to no object, or to another object of this kind. No IA has the number 0.
+                /// refers to no object, or by chance to an object of this kind. No IA has the number 0.
                 #[inline]
                 #[must_use]
                 pub fn from_raw(key: u64, ia: u32) -> Self {

@@ -1,7 +1,8 @@
 //! Histogram of times, in a fixed array of counters.
 //!
 //! The scale is logarithmic, with 8 buckets for each power of two. So a time is known with a precision of one eighth,
-//! from 1 ns to [`LONGEST`]. Counts of buckets only grow: for the times between two readings, subtract the readings.
+//! from 1 ns to [`LONGEST`]. Counts of buckets only grow, so the difference of two readings counts the times between
+//! them.
 
 use crate::provider::Nanos;
 
@@ -70,7 +71,7 @@ impl core::fmt::Debug for Histogram {
 
 /// Returns the index of the bucket of a time.
 fn place(took: Nanos) -> usize {
-    // CAST: below `LONGEST`, which has 36 bits.
+    // CAST: a time below `LONGEST` has at most 36 bits.
     let took = took.min(LONGEST - 1) as usize;
     if took < PARTS {
         return took;

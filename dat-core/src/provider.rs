@@ -1,6 +1,6 @@
 //! The traits that a provider implements.
 //!
-//! This crate decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and the
+//! This crate decides *whether* a call is legal and *what* an event means; a provider implements queues, keys and the
 //! connection to the wire. No data is translated twice at the boundary between them: the provider gets a data transfer
 //! operation in the form of the DAT request, and encodes its work queue entry from that. The traits are used with
 //! static dispatch only; `udapl` instantiates them once.
@@ -403,7 +403,7 @@ pub enum ProviderEvent {
     QpError {
         /// Owner number given at creation of the queue pair.
         owner: u32,
-        /// Event type of the device, for the log.
+        /// Event type of the device (PRM "Event Types"), for the log and the end cause.
         event: u8,
     },
     /// The last SRQ buffer that a queue pair held has been completed.
@@ -523,7 +523,8 @@ pub struct Limits {
     pub max_read_segments: u32,
     /// Maximum number of data segments of a receive.
     pub max_recv_segments: u32,
-    /// Maximum number of memory keys.
+    /// Maximum number of regions of a program's own memory: the number of memory keys, or of free DMA mappings if that
+    /// is smaller.
     pub max_regions: u32,
     /// Maximum length of one registration, in bytes.
     pub max_region_bytes: u64,
@@ -761,7 +762,8 @@ pub trait Provider: Sized {
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
 
-    /// Returns the adapter's GID at an index; [`Path`] uses the same index for its source.
+    /// Returns the adapter's GID at an index; `None` if the index is unused. [`Path`] uses the same index for its
+    /// source.
     fn gid(&self, index: u8) -> Option<[u8; 16]>;
     /// Orders this CPU's stores to registered memory before the device's later reads.
     fn sync_for_device(&self);
@@ -792,7 +794,7 @@ pub trait Provider: Sized {
     fn echo(&mut self, _destination: IpAddr, _sequence: u16) -> Result<bool, ProviderError> {
         Err(ProviderError::Unsupported("echoes".to_owned()))
     }
-    /// Returns the answer to the last echo request. Each answer is returned only once.
+    /// Returns the answer to the last echo request; `None` if it has not arrived, or was returned before.
     fn take_echo(&mut self) -> Option<Echo> {
         None
     }
@@ -820,7 +822,8 @@ pub trait Provider: Sized {
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
     /// Waits until all queued datagrams have been sent, at most until `deadline`.
     fn await_mads(&mut self, deadline: Nanos);
-    /// Returns a received management datagram and the address of its sender. The sender's MAC is known.
+    /// Returns a received management datagram and the address of its sender; `None` if none is ready. The sender's MAC
+    /// is known.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
     /// Returns whether this is the only instance of the device. If it is, no other instance can be created afterwards.
     fn retire(&mut self) -> bool {

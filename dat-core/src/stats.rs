@@ -302,7 +302,7 @@ impl Counts {
         self.full += 1;
     }
 
-    /// Adds the counters of a queue pair that is about to be destroyed or replaced to `before`.
+    /// Adds to `before` the counters of a queue pair that is about to be destroyed or replaced.
     pub(crate) fn keep(&mut self, ending: &QueuePairCounts) {
         self.before = self.with(ending);
     }

@@ -5,7 +5,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`provider`] | [`MlxProvider`]: an instance of an opened function; it knows the owner of each queue's number |
+//! | [`provider`] | [`MlxProvider`]: an instance of an opened function; it maps queue numbers to owner numbers |
 //! | [`queues`] | completion queues, queue pairs and shared receive queues under the traits of `dat-core` |
 //! | [`status`] | translation of the device's completion status to DAT |
 //! | `network` | resolution of the peers' MACs, and the datagrams that wait for it |

@@ -75,7 +75,7 @@ struct PendingMad {
 pub(crate) struct Outcome {
     /// Datagrams that can be sent now, each with its destination MAC.
     pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
-    /// Destination GIDs of dropped datagrams, because the destinations cannot be reached.
+    /// Destination GIDs of datagrams that were dropped because their destination cannot be reached.
     pub(crate) nobody: Vec<[u8; 16]>,
     /// Events on the network that instances must report.
     pub(crate) heard: Vec<NetworkEvent>,
@@ -84,7 +84,7 @@ pub(crate) struct Outcome {
 /// Source and destination address of each queue pair. An entry is valid as long as a queue pair holds its `Arc`.
 type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
-/// The part of a function in the network: its Ethernet port, its addresses and its neighbours.
+/// Network side of a function: its Ethernet port, its addresses and its neighbours.
 pub(crate) struct Network {
     ethernet: Ethernet,
     neighbours: Neighbours,
@@ -320,7 +320,7 @@ impl Network {
     }
 
     /// As [`way`](Self::way), for the answer to a datagram that `sender` has sent to one of our addresses. Anybody can
-    /// cause such requests, so they have a share of the neighbours.
+    /// cause such requests, so they can fill only a share of the neighbour table.
     pub(crate) fn way_back(&mut self, source: IpAddr, sender: IpAddr, now: Instant) -> NextHop {
         let time = since_start(now);
         let resolution = self.neighbours.resolve_sender(source, sender, time);

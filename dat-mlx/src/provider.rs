@@ -75,7 +75,7 @@ struct KnownCq {
 
 /// State above [`Hca`] that the instances of a function share.
 struct SharedProvider {
-    /// QP1. While a thread holds this lock it waits for the device only to reset QP1 after QP1 broke.
+    /// QP1. The holder of this lock waits for the device only while it resets a broken QP1.
     gsi: Mutex<Gsi>,
     /// The protection domain of QP1.
     gsi_pd: u32,
@@ -89,8 +89,8 @@ struct SharedProvider {
     /// Number of instances created so far.
     made: AtomicU32,
     registered: Registered,
-    /// Lock held while counters are read through a borrow of this object, and while a closing instance drops its
-    /// reference. So the last reference is always dropped in a close.
+    /// Lock held while a reader of counters has a reference to this object, and while a closing instance drops its own.
+    /// So the last reference is always dropped in a close.
     asked: Arc<Mutex<()>>,
 }
 

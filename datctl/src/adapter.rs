@@ -345,7 +345,8 @@ impl Adapter {
     }
 }
 
-/// Returns true if the name is that of a simulated function.
+/// Returns true if the name is that of a simulated function. A function that another process serves counts as
+/// simulated.
 pub(crate) fn is_simulated(name: &str) -> bool {
     name.starts_with("sim:") || name.starts_with("vfio-user:")
 }

@@ -1,7 +1,8 @@
 //! The passive end of `ping`, `perf` and `cmtime`: handles each connection as the active end requests.
 //!
-//! [`Listener::serve`] does the pending work and never waits, so that one thread can be both ends. The listener serves one peer at a time, with as many connections as the peer makes. It rejects a peer that is no datctl
-//! of this version, and continues. A peer that is silent for longer than [`PATIENCE`] is regarded as dead, which is an
+//! [`Listener::serve`] does the pending work and never waits, so that one thread can be both ends. The listener serves
+//! one peer at a time, with as many connections as the peer makes. It rejects other peers meanwhile, and a peer that is
+//! no datctl of this version. A peer that is silent for longer than [`PATIENCE`] is regarded as dead, which is an
 //! error; an active end that needs no answers sends an empty message every 2 s.
 //!
 //! If the active end requests it, operations of the listener are continuously outstanding until the connection ends.
@@ -265,7 +266,7 @@ impl Listener {
     }
 
     /// Checks whether the listener can serve the request. Returns the request, and the number of requests and receives
-    /// that the endpoint needs.
+    /// that the endpoint needs. `None` if it cannot.
     pub(crate) fn takes(&self, peer: IpAddr, hello: Hello) -> Option<(Hello, u32, u32)> {
         let most = self.adapter.most_dtos();
         if hello.depth > most {

@@ -1,5 +1,5 @@
-//! Backends of a function: three ways to reach a function, and access to its configuration space and its memory through
-//! each of them.
+//! Backends: the three ways to reach a function. Each gives access to the function's configuration space, and maps
+//! memory for its DMA.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -26,8 +26,8 @@ pub enum BytesError {
     Lent,
 }
 
-/// A range of arena memory, in place. A device, or another thread with a clone of the memory, may write it at any
-/// time: two reads of the same byte may differ.
+/// A range of a buffer, in place. A device, or another thread with a clone of the memory, may write it at any time: two
+/// reads of the same byte may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     buffer: &'a DmaBuffer,

@@ -86,8 +86,8 @@ pub trait Clock: Send + Sync {
     /// whether an interrupt is pending; it stays signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
 
-    /// Stops a clock of virtual time while this thread does work that is subject to time limits: until
-    /// [`go_on`](Self::go_on) is called as often, time passes only while this thread itself waits.
+    /// Stops a clock of virtual time while this thread does work that is subject to time limits. Time then passes only
+    /// while this thread itself waits. Each call is ended by one call of [`go_on`](Self::go_on).
     fn hold_still(&self) {}
 
     /// Ends the effect of one call of [`hold_still`](Self::hold_still).

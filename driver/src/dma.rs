@@ -7,13 +7,13 @@
 //!
 //! Lifetime: a [`DmaBuffer`] keeps its chunk. When the last clone of a buffer drops, its bytes return to the chunk.
 //! When the last owner of a chunk drops (arena or buffer), the chunk is first unmapped from the function and then
-//! freed: the memory outlives the device's permission to reach it. If the function refuses to unmap, the device's bus
-//! mastering is disabled and the memory is leaked, because the device may still write it. Before dropping a buffer,
-//! its owner stops the queue that used it and waits for the device's answer.
+//! freed: the memory outlives the device's permission to reach it. If a function refuses to unmap, all functions of its
+//! I/O address space are stopped and the memory is leaked, because a device may still write it. Before dropping a
+//! buffer, its owner stops the queue that used it and waits for the device's answer.
 //!
 //! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing until it
-//! is used; but huge pages are populated at once, because a missing one would be a signal later. Recycled bytes are
-//! cleared when they are allocated again.
+//! is used; but huge pages are populated at once, because touching a missing one later would raise SIGBUS. Recycled
+//! bytes are cleared when they are allocated again.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -329,7 +329,7 @@ impl std::fmt::Debug for DmaArena {
     }
 }
 
-/// A piece of the arena. Clones share it; the bytes return to the arena when the last clone drops.
+/// A piece of an arena or a pool. Clones share it. Its bytes return to the arena or the pool when the last clone drops.
 #[derive(Clone)]
 pub struct DmaBuffer {
     /// The buffer's bytes: a part of the chunk's memory.

@@ -61,7 +61,7 @@ pub enum DmaError {
         /// Alignment asked for.
         align: usize,
     },
-    /// The hugetlb pool has too few pages.
+    /// The hugetlb pool has too few free pages, or the system has no such pool.
     #[error("{}", huge_pages(*needed, *page_bytes, *node, *free))]
     HugePages {
         /// Pages asked for.

@@ -29,7 +29,7 @@ pub(crate) struct SignalQueue {
     wake: Condvar,
 }
 
-/// Number of due eventfds from which on those that the client has replaced are dropped.
+/// When this many eventfds are due, those that the client has replaced are dropped.
 const MAX_DUE: usize = 64;
 
 impl std::fmt::Debug for SignalQueue {
@@ -46,8 +46,8 @@ impl SignalQueue {
     /// Requests that the thread signal an eventfd. Requests for the same eventfd that were not served yet count as one.
     ///
     /// If [`MAX_DUE`] eventfds are due, those that only this queue still has are dropped, because the client has
-    /// replaced them. Otherwise a client that blocks the thread could fill the queue with descriptors. Fewer are kept:
-    /// the client may have set the same eventfd again by another descriptor.
+    /// replaced them. Otherwise a client that blocks the thread could fill the queue with descriptors. Below this
+    /// number such eventfds are kept, because the client may have set the same eventfd again by another descriptor.
     pub(crate) fn signal(&self, event: &Arc<EventFd>) {
         let mut state = self.state();
         if state.due.len() >= MAX_DUE {
@@ -171,7 +171,8 @@ mod tests {
         (signaller, event)
     }
 
-    /// A client that blocks the thread, and replaces its eventfd after each interrupt, fills no queue with descriptors.
+    /// A client that blocks the thread, and replaces its eventfd after each interrupt, cannot fill the queue with
+    /// descriptors.
     #[test]
     fn a_blocked_signaller_keeps_no_eventfds_that_were_replaced() {
         let (signaller, _event) = blocked();

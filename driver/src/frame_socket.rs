@@ -149,7 +149,8 @@ impl FrameEnd {
                 Ok(()) => return Ok(Self::Second(second)),
                 // The socket exists but does not listen any more: the first end is connected already.
                 Err(Errno::ECONNREFUSED) => was_refused = true,
-                // The listener's queue is full of connections that are closed already: there is one second at a time.
+                // The listener's queue is full of connections that are closed already: only one second end exists at a
+                // time.
                 Err(Errno::EAGAIN) => return Err(not_accepted(path)),
                 // The listener has just closed, or the path is no end of a wire. In the second case `claim.bind` below
                 // fails.

@@ -14,8 +14,8 @@
 //!
 //! **Race.** A page that another thread replaces between the check and the access may be read or written once.
 //!
-//! **fork.** A child inherits its parent's guards, but they check nothing in the child. A child lends no memory before
-//! an exec.
+//! **fork.** A child inherits its parent's guards, but they check nothing in the child. A child must not lend memory
+//! before an exec.
 
 // UNSAFETY: userfaultfd(2), msync(2) and process_vm_readv(2) on addresses that the caller owns.
 #![expect(unsafe_code, reason = "system calls on addresses of the caller's")]

@@ -15,7 +15,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 /// Number of the first descriptor that is handed in.
 const FIRST: RawFd = 3;
-/// Highest value of `LISTEN_FDS` that is accepted; no process is started with so many descriptors.
+/// Highest value of `LISTEN_FDS` that is accepted. With a higher value no descriptor is taken.
 const MOST: RawFd = 4096;
 
 static HANDED_IN: OnceLock<Vec<(String, OwnedFd)>> = OnceLock::new();

@@ -255,7 +255,7 @@ fn guard(space: &Space, pages: &Range<usize>) -> Result<Option<Arc<Guard>>, DmaE
     Ok(Some(guard))
 }
 
-/// Returns the bytes of `start..end` that lie in shared mappings of the list `maps`.
+/// Returns the number of bytes of `start..end` that lie in shared mappings of the list `maps` (`/proc/pid/maps`).
 fn shared_bytes(maps: &str, start: u64, end: u64) -> u64 {
     let shared = |line: &str| {
         let mut words = line.split(' ');

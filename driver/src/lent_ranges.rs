@@ -22,7 +22,7 @@ pub(crate) struct LentRanges<M> {
     /// Disjoint ranges of trusted pages: first address to end address and number of the mapping. A page that several
     /// mappings have is in the range of only one of them.
     trusted: BTreeMap<usize, (usize, u64)>,
-    /// Numbers of the mappings some of whose pages are in the range of a later mapping.
+    /// Numbers of the mappings that have pages in the range of a later mapping.
     shadowed: BTreeSet<u64>,
 }
 
@@ -84,9 +84,9 @@ impl<M> LentRanges<M> {
         over.map(|lent| lent.mapped)
     }
 
-    /// Gives pages that a newer mapping no longer has to an older mapping that still lends them. If the older mapping
-    /// has a lease of a page, the page was lent through it without interruption: a lease made after the page was given
-    /// back belongs to another mapping.
+    /// Assigns these pages, which a newer mapping no longer lends, to an older mapping that still lends them. If the
+    /// older mapping has a lease of a page, the page was lent through it without interruption: a lease made after the
+    /// page was given back belongs to another mapping.
     fn reassign(&mut self, pages: &Range<usize>) {
         for number in self.shadowed.clone() {
             let Some(lent) = self.mappings.get(&number) else {

@@ -132,7 +132,7 @@ impl SharedMemory {
         Self::congruent(bytes, 1, 0, PageSize::Base)
     }
 
-    /// Maps fresh zeroed memory that no other process will map. It uses no descriptor.
+    /// Maps fresh zeroed memory that no other process will map. It keeps no descriptor open.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).

@@ -28,7 +28,7 @@ impl PageSize {
         }
     }
 
-    /// Returns the next smaller size.
+    /// Returns the next smaller size; `None` for base pages.
     pub(crate) const fn smaller(self) -> Option<Self> {
         match self {
             Self::Base => None,

@@ -239,7 +239,7 @@ mod tests {
         bound: Mutex<Vec<Bound>>,
         populated: Mutex<Vec<(usize, usize)>>,
         threads: Mutex<HashSet<std::thread::ThreadId>>,
-        /// Number of threads that must be at work before a call returns, and the notice that another one has begun.
+        /// Number of threads that must have called `populate` before a call returns; `begun` notifies of another one.
         together: usize,
         begun: Condvar,
         /// The address from which populating fails, and its error.
@@ -346,7 +346,7 @@ mod tests {
         let memory = SharedMemory::of_this_process(bytes).unwrap();
         // There are six slices.
         for (threads, used) in [(1, 1), (4, 4), (100, 6)] {
-            // With fewer threads, the test would never end.
+            // With fewer threads, `populate` waits for `PATIENCE`, and the assertion on their number fails.
             let pages = Recorded {
                 together: used,
                 ..Recorded::default()

@@ -171,10 +171,10 @@ impl Reactor {
     /// ([`DmaMemory::bytes`](crate::DmaMemory::bytes)), also of several arenas. Returns false if the system does not
     /// allow it, which only costs speed.
     ///
-    /// Waits for operations in flight first, because they may use the old buffers.
+    /// Waits for operations in flight first, at most [`MAX_WAIT`], because they may use the old buffers.
     ///
     /// # Errors
-    /// [`ReactorError::Ring`]: the ring could not be entered.
+    /// [`ReactorError::Ring`]: the ring could not be entered, or an operation in flight did not end (ETIMEDOUT).
     pub fn register<'a, M: Into<Bytes<'a>>>(
         &mut self,
         memory: impl IntoIterator<Item = M>,
@@ -195,7 +195,7 @@ impl Reactor {
     /// Waits for operations in flight first, as [`register`](Self::register) does.
     ///
     /// # Errors
-    /// [`ReactorError::Ring`]: the ring could not be entered.
+    /// [`ReactorError::Ring`]: the ring could not be entered, or an operation in flight did not end (ETIMEDOUT).
     pub fn register_files(&mut self, files: &[File]) -> Result<bool, ReactorError> {
         self.drain()?;
         self.pin(|ring| ring.pin_files(files))

@@ -16,7 +16,8 @@ pub fn has_gained_rights() -> bool {
 }
 
 /// Returns the value of an environment variable, but `None` in a program that has gained rights
-/// ([`has_gained_rights`]): there the caller could have files opened with rights that he lacks.
+/// ([`has_gained_rights`]): the caller could use the variable to make the program open files that the caller may not
+/// open.
 #[must_use]
 pub fn caller_variable(name: &str) -> Option<OsString> {
     trusted(name, std::env::var_os(name), has_gained_rights())

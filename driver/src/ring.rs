@@ -246,7 +246,7 @@ impl Ring {
     }
 
     /// Takes completions until an operation has ended, and returns it with its result. Operations with work left are
-    /// queued again, and polls are counted.
+    /// queued again, and polls are counted. `None` if no completion is left.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(Operation, Result<usize, Errno>)> {
         loop {

@@ -56,7 +56,8 @@ impl HeldSignals {
         ppoll(&mut [], Some(at_once), self.before) == Err(Errno::EINTR)
     }
 
-    /// Returns the thread's original signal mask, which a sleeping call sets to let signals in.
+    /// Returns the thread's original signal mask, which a sleeping call sets to let signals in. `None` if the mask was
+    /// not changed.
     pub(crate) const fn before(&self) -> Option<SigSet> {
         self.before
     }

@@ -9,9 +9,9 @@
 //! Copies consist of relaxed atomic words and bytes ([`copy`](crate::copy)). Several threads, including those of a
 //! simulated device, may access the same bytes at once. A reader then sees at worst a torn object, which is a valid
 //! value; the owner-byte protocols of the callers decide whether to use it. Single words are relaxed atomic accesses
-//! too, so they are never torn; [`barrier`](crate::barrier) provides ordering. Only the queues of
-//! [`dma_ring`](crate::dma_ring) are written by plain copies (`write_obj_unchecked`, `write_plain`): such a queue has
-//! one owner, and its reader is a device.
+//! too, so they are never torn; [`barrier`](crate::barrier) provides ordering. Only [`dma_ring`](crate::dma_ring) uses
+//! plain copies (`write_obj_unchecked`, `write_plain`, `read_obj_unchecked`): a ring has one owner, and its other side
+//! is a device.
 
 // UNSAFETY: shared memory is accessed through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]

@@ -3,8 +3,8 @@
 //! depmod writes `modules.dep` with one line per module: the module's file, a colon, and all its direct and indirect
 //! dependencies, the most basic one last (modules.dep(5)).
 //!
-//! A facility is a module in some kernels and built into others. If a name with a question mark is no module, it is
-//! assumed to be built in.
+//! A facility may be a module in one kernel and built into another. The name of such a module is given with a question
+//! mark at its end: if the kernel has no such module, the facility is assumed to be built in.
 
 use std::collections::BTreeMap;
 

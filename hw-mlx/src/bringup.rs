@@ -11,9 +11,9 @@
 //! Not every command is essential. If the firmware refuses one that a function can do without,
 //! [`BringupReport::losses`] names the feature that is lost; the table in `docs/generations.md` lists all of them.
 //!
-//! [`Step`] names the steps, and [`BringupReport`] has the duration of each. A step that fails ends the sequence, and
-//! dropping the function undoes the steps before it: bus mastering is disabled before any memory is freed, and the next
-//! open begins with a reset.
+//! [`Step`] names the steps, and [`BringupReport`] has the duration of each. A step that fails ends the sequence.
+//! Dropping the function then undoes the steps before it: bus mastering is disabled before any memory is freed, and the
+//! next open begins with a reset.
 
 mod firmware;
 mod record;
@@ -349,7 +349,7 @@ fn configure_port(
     }
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
     enable_roce(control, caps, config.loopback)?;
-    // A virtual function may not change the state of its port.
+    // If a virtual function writes the state of its port, the firmware ignores the value.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
     let link_up = vport::link_is_up(control);
     let lost = "the link's state at start; assumed up";

@@ -125,22 +125,22 @@ pub struct Limits {
 }
 
 impl Caps {
-    /// Returns the general page.
+    /// Returns the general page, with its current values.
     pub fn general(&self) -> &CmdHcaCap {
         &self.general.current
     }
 
-    /// Returns the second general page, if there is one.
+    /// Returns the second general page, with its current values, if the device has one and did not refuse it.
     pub fn general_2(&self) -> Option<&CmdHcaCap2> {
         self.general_2.as_ref()
     }
 
-    /// Returns the RoCE page, if RoCE was enabled when the pages were read.
+    /// Returns the RoCE page, with its current values, if RoCE was enabled when the pages were read.
     pub fn roce(&self) -> Option<&RoceCap> {
         self.roce.as_ref().map(|page| &page.current)
     }
 
-    /// Returns the atomic page, if the device has one and did not refuse it.
+    /// Returns the atomic page, with its current values, if the device has one and did not refuse it.
     pub fn atomic(&self) -> Option<&AtomicCaps> {
         self.atomic.as_ref().map(|page| &page.current)
     }
@@ -150,7 +150,7 @@ impl Caps {
         (self.general().num_vhca_ports() > 0).then_some(1)
     }
 
-    /// Returns the limits.
+    /// Returns the device's limits as numbers.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -191,8 +191,7 @@ impl Caps {
         self.general().imaicl()
     }
 
-    /// Reads the general page, and those of the RoCE page, the atomic page and the second general page that it
-    /// announces.
+    /// Reads the general page, and the RoCE, atomic and second general pages if the general page announces them.
     pub(crate) fn query(control: &mut Control) -> Result<Self, MlxError> {
         let general: Page<CmdHcaCap> = query_page(control, CapType::GENERAL)?;
         let roce = if general.current.roce() {
@@ -582,8 +581,8 @@ impl Limits {
     }
 }
 
-/// Returns the log2 of a number of RDMA Reads that a queue pair's context can hold, for a capability of 6 bits: the
-/// fields `log_rra_max` and `log_sra_max` have 3 bits.
+/// Limits the log2 of a number of RDMA Reads to 7. The capability has 6 bits, but the fields `log_rra_max` and
+/// `log_sra_max` of a queue pair's context have 3.
 pub(crate) fn log_reads(capability: u32) -> u32 {
     capability.min(7)
 }

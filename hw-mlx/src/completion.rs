@@ -42,7 +42,7 @@ pub mod syndrome {
 pub enum Status {
     /// The request or receive was executed.
     Success,
-    /// The message is longer than the receive that it consumed.
+    /// The message is longer than the receive that it consumed, or than the message limit.
     LocalLength,
     /// The local queue pair is inconsistent.
     LocalQpOperation,

@@ -13,9 +13,9 @@ pub struct HcaConfig {
     pub addresses: Vec<Address>,
     /// MAC addresses of peers. Frames received from the network never change these entries.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Time limit of a command.
+    /// Time limit of a command. If the device reports a longer limit, that one is used.
     pub command_timeout: Duration,
-    /// Time limit for the firmware to boot.
+    /// Time limit for the firmware to boot. If the device reports a longer limit, that one is used.
     pub initializing_timeout: Duration,
     /// True if the device checks the signatures of commands and signs its answers, which are then checked
     /// (`cmdif_checksum`). Commands are always signed.

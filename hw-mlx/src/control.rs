@@ -19,8 +19,8 @@
 //! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, the driver cannot
 //! determine which memory the device still accesses, and no later event reports it. Then bus mastering is disabled, and
 //! the device counts as dead. If the device *refuses* such a command, nothing has changed, and the caller continues.
-//! The same applies to MODIFY_CQ, which moves a completion queue to another ring, if it may have taken effect: it would
-//! be unknown which ring the device writes, and completions would be lost.
+//! The same applies to MODIFY_CQ, which moves a completion queue to another ring, if its outcome is unknown. The device
+//! may then write either ring, and completions would be lost.
 //!
 //! When the device dies, bus mastering is disabled first: from then on its memory is ours again. Commands then fail
 //! without being sent. Only commands that end the device's use of memory (destroy an object, 2ERR, 2RST) or release the
@@ -53,7 +53,7 @@ const LIVENESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pending test of a device that may be dead.
 pub(crate) struct LivenessProbe {
-    /// Ticket of the NOP command; `None` while it cannot be posted, because all command slots are in use.
+    /// Ticket of the NOP command; `None` while it cannot be posted, because no slot is free or memory is short.
     ticket: Option<Ticket>,
     /// Number of commands that the device had returned when the test began. If the NOP cannot be posted, the return of
     /// any other command shows that the device is alive.
@@ -135,7 +135,7 @@ pub(crate) struct Exchange<'a> {
     /// Common deadline of all commands of the owner, if they have one.
     over_at: Option<Instant>,
     ticket: Option<Ticket>,
-    /// Number of the instance that waits for the answer.
+    /// Number of the instance that waits for the answer; `None` for a caller without an instance.
     owner: Option<usize>,
     pause: Duration,
 }
@@ -199,7 +199,7 @@ pub(crate) struct Control {
     pub(crate) registers: Block<InitSegment>,
     /// Eventfds of the device's vectors, then those of the system's notices about the function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// Number of the device's interrupt vectors.
+    /// Number of interrupt vectors that are enabled; their eventfds come first in `interrupts`.
     pub(crate) vectors: usize,
     pub(crate) queue: CommandQueue,
     pub(crate) pages: Pages,
@@ -229,7 +229,7 @@ pub(crate) struct Control {
     pub(crate) watch_health: bool,
     /// Number of the counter set of our queue pairs, if the device has counter sets.
     pub(crate) counter_set: Option<u32>,
-    /// Optional features that the firmware refused during bring-up.
+    /// Features that are lost, because the firmware refused an optional command or did not keep a setting.
     pub(crate) losses: Vec<Loss>,
     /// Pending NOP command whose answer shows whether the device is alive.
     pub(crate) probe: Option<LivenessProbe>,
@@ -651,9 +651,9 @@ impl Control {
     }
 
     /// Drains the event queues, or checks the command entries if there are no event queues, and answers page requests.
-    /// Returns true if there was anything to do. Wakes the instances that must react. Events of shared completion
-    /// queues wake no instance if `here` is an instance's number, because this instance handles them next. If `here` is
-    /// `None`, because the caller waits for a command, they wake all instances.
+    /// Returns true if it handled an event or a page request. Wakes the instances that must react. Events of shared
+    /// completion queues wake no instance if `here` is an instance's number, because this instance handles them next.
+    /// If `here` is `None`, because the caller waits for a command, they wake all instances.
     pub(crate) fn serve(&mut self, here: Option<usize>) -> bool {
         if self.health.dead().is_some() {
             return false;
@@ -780,8 +780,8 @@ impl Control {
     }
 
     /// Returns the answer of a command on a dead device. Commands that end its use of memory or release the function
-    /// succeed, because the device can no longer access memory. They fail if it still may, because bus mastering could
-    /// not be disabled and the function is still on the bus; the memory is then kept.
+    /// succeed, because the device can no longer access memory. If the device still may (bus mastering could not be
+    /// disabled, and the function is still on the bus), they fail, and the memory is kept.
     fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
         let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));

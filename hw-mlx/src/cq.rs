@@ -7,23 +7,24 @@
 //! that initialize the owner to 0 must also check the opcode on each poll; Snabb's `connectx.lua` marks the entries as
 //! we do.)
 //!
-//! Polling reads the word that ends in that byte. After a barrier, because the device writes that byte last, it copies
-//! the other fields we use. Later decisions use the copy; an untrusted device may change the original at any time.
+//! Polling reads the word that ends in that byte, which the device writes last. After a barrier, polling copies the
+//! other fields we use. Later decisions use the copy; an untrusted device may change the original at any time.
 //!
-//! The consumer index counts entries since creation, is masked on access, and is published in the first word of the
-//! doorbell record, which limits the entries that the device may overwrite. It is published when the queue is armed,
-//! and once every few entries if the ring has enough spare entries. So the device never finds the ring full of entries
-//! that were consumed long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
+//! The consumer index counts entries since creation, and is masked on access. It is published in the first word of the
+//! doorbell record. The device overwrites only entries before the published index. The index is published when the
+//! queue is armed, and once every few entries if the ring has enough spare entries. So the device never finds the ring
+//! full of entries that were consumed long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of
+//! rdma-core.)
 //!
 //! Arming requests one event at the next entry. The request carries a sequence number that counts the events this
-//! queue has had, so that a request made before an event was handled cannot arm the queue again unnoticed. The owner of
+//! queue has had, so that the device can detect a request that was made before the last event was handled. The owner of
 //! the event queue handles these events, so both use the same counter: [`ArmSequence`].
 //!
-//! Cleaning removes a queue pair's entries once the device can write no more of them (after 2RST): the other entries
+//! Cleaning removes a queue pair's entries once the device can write no more of them (after 2RST). The other entries
 //! move to later slots, and each gets the owner bit of its new slot.
 //!
-//! Deliberately absent: compressed and inline-scatter entries (never enabled, so such an entry is invalid), 128-byte
-//! entries.
+//! This module does not support compressed and inline-scatter entries (never enabled, so such an entry is invalid) or
+//! 128-byte entries.
 
 mod resize;
 
@@ -214,8 +215,8 @@ impl Cqe {
         Qpn::masked((self.tail.get() >> 32) as u32)
     }
 
-    /// Returns the WQE counter: for a request the index of its first block, for a receive the number of entries that
-    /// the device consumed before, for a shared receive the index of the entry.
+    /// Returns the WQE counter. Request: index of its first block. Receive: number of entries that the device consumed
+    /// before. Shared receive: index of the entry.
     #[inline]
     #[must_use]
     pub const fn wqe_counter(&self) -> u16 {

@@ -2,9 +2,9 @@
 //! frames.
 //!
 //! A card does not report the frames that it sends, so this module records the datagrams exchanged with the card. Each
-//! datagram is an entry of the recorder and one event at TRACE level with the target `hw_mlx::mad`. Nothing is
-//! formatted unless a subscriber is interested. Module `provider` of `dat-mlx`, which sends and receives through QP1
-//! ([`crate::gsi`]), calls this module, because it knows the MAC of the peer.
+//! datagram becomes an entry of the recorder, if recording is on, and one event at TRACE level with the target
+//! `hw_mlx::mad`. Nothing is formatted unless a subscriber is interested. Module `provider` of `dat-mlx`, which sends
+//! and receives through QP1 ([`crate::gsi`]), calls this module, because it knows the MAC of the peer.
 
 use std::fmt;
 use std::net::Ipv6Addr;

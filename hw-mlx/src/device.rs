@@ -263,8 +263,8 @@ impl Hca {
         Commands::exec_reading(self, input, tail, extra_out_bytes)
     }
 
-    /// Sends a command without waiting for its answer. Several commands may be in progress; they finish in
-    /// any order.
+    /// Sends a command without waiting for its answer. Waits only until a command slot is free. Several commands may be
+    /// in progress; they finish in any order.
     ///
     /// # Errors
     /// [`CmdError`]; the command was not sent.
@@ -331,9 +331,9 @@ impl Hca {
         }
     }
 
-    /// Sets an interrupt that is signalled whenever there are events for this instance that it has not handled, in
-    /// addition to the wakeup of a sleeping thread. It is for a thread that handles events of instances that no other
-    /// thread is using.
+    /// Sets a second interrupt for this instance, for a thread that handles events of instances that no other thread is
+    /// using. It is signalled with the wakeup when the instance has unhandled events or other work. An interrupt of a
+    /// shared completion vector signals only the wakeup.
     pub fn attended_by(&self, attendant: driver::Interrupt) {
         let mut control = self.shared.lock();
         control.listeners.attended_by(self.own.number, attendant);
@@ -460,8 +460,9 @@ impl Hca {
     }
 
     /// Returns the interrupts for an event loop of the caller: first those that announce work for
-    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] resets the former. If none
-    /// of the former was signalled, [`Hca::woken`] takes a notice and reports it as an event.
+    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] resets the first
+    /// [`Hca::vectors`] of them. If none of these was signalled, [`Hca::woken`] takes a notice and reports it as an
+    /// event.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
         &self.own.interrupts
     }
@@ -559,7 +560,7 @@ impl Hca {
     }
 
     /// Removes an address from use: no new path uses it, and every instance gets [`AsyncEvent::AddressRemoved`]. The
-    /// device keeps the address until [`Hca::clear_retired`] finds it unused.
+    /// device keeps the address until [`Hca::clear_retired`] clears its entry.
     ///
     /// # Errors
     /// [`MlxError::Address`]: it is not one of ours, or it is derived from the MAC and cannot be removed.
@@ -572,7 +573,8 @@ impl Hca {
         Ok(entry)
     }
 
-    /// Clears the entry of a removed address that is no longer used, and returns it; `None` if there is no such entry.
+    /// Clears the entry of a removed address that is no longer used, or that was removed five seconds ago. Returns the
+    /// entry, even if the device refuses to clear it; `None` if there is no such entry.
     pub fn clear_retired(&mut self) -> Option<GidEntry> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
@@ -585,12 +587,14 @@ impl Hca {
         Some(entry)
     }
 
-    /// Returns the time at which [`Hca::clear_retired`] must be called next at the latest.
+    /// Returns the latest time for the next call of [`Hca::clear_retired`]; `None` if no removed address waits to be
+    /// cleared.
     pub fn retired_at(&self) -> Option<Instant> {
         self.shared.gids.due()
     }
 
-    /// Keeps an address of ours in the device's table until the result is dropped.
+    /// Keeps an address of ours in the device's table until the result is dropped. A removed address is kept for at
+    /// most five seconds.
     ///
     /// # Errors
     /// [`MlxError::NoSuchGid`]: there is no address in use at this index.
@@ -606,7 +610,7 @@ impl Hca {
         self.shared.lock().tell(event);
     }
 
-    /// Returns the priority of frames sent from our address with this index.
+    /// Returns the VLAN priority of frames sent from our address with this index; 0 without an address or a VLAN.
     pub fn priority(&self, gid_index: u8) -> u8 {
         self.gid_at(gid_index).map_or(0, |entry| entry.priority())
     }

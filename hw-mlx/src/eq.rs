@@ -6,9 +6,9 @@
 //!
 //! We report how many entries we have read by writing the consumer counter to a doorbell of the queue's UAR. There are
 //! two doorbells: one only updates the counter, the other updates the counter and arms the queue. An armed queue
-//! raises its MSI-X vector once, when an entry beyond the counter is or becomes available, and then raises it no more
-//! until it is armed again. So the driver first drains the queue and then arms it; entries that arrive in between raise
-//! the vector at once, and no event is missed.
+//! raises its MSI-X vector once, when an entry beyond the counter is or becomes available. For the next interrupt it
+//! must be armed again. So the driver first drains the queue and then arms it. Entries that arrive in between raise the
+//! vector at once, and no event is missed.
 //!
 //! An overrun is fatal (health syndrome 0x0c), so rings have 128 spare entries and the counter is
 //! written at least every 128 entries even in the middle of a drain (mlx5_core's rule).

@@ -53,7 +53,8 @@ pub enum CmdError {
         /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// The answer does not have a valid signature (`cmdif_checksum` on), because it was damaged in transfer.
+    /// The answer has an invalid signature. It was damaged in transfer, or the device did not sign it. Signatures are
+    /// checked only if `cmdif_checksum` is on.
     #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): bad signature in the answer's {}", opcode.0, block.map_or_else(|| "entry".to_owned(), |n| format!("mailbox {n}")))]
     BadSignature {
         /// Opcode of the command.
@@ -189,8 +190,8 @@ pub enum DeadCause {
     /// The system reported an uncorrectable bus error of the function.
     #[error("the bus reports an uncorrectable error of the function (AER)")]
     BusError,
-    /// A command that ends the device's use of memory was not answered, or the answer was invalid. It is then unknown
-    /// which memory the device still accesses, so we have stopped the device.
+    /// A command that ends the device's use of memory, or that moves a completion queue, was not answered, or the
+    /// answer was invalid. It is then unknown which memory the device accesses, so we have stopped the device.
     #[error("stopped by us: it did not answer {opcode:?} ({:#05x}), which ends its use of memory", opcode.0)]
     Unended {
         /// Opcode of the command.
@@ -270,7 +271,7 @@ pub enum MlxError {
     /// DMA memory could not be allocated.
     #[error(transparent)]
     Dma(#[from] DmaError),
-    /// The BAR does not have the required form.
+    /// A register block is outside its BAR, or misaligned.
     #[error(transparent)]
     Bar(#[from] BarError),
     /// The device has another revision of the command interface.

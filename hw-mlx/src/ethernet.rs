@@ -132,8 +132,8 @@ impl Sizes {
 
 impl Ethernet {
     /// Returns the reason why a function cannot have an Ethernet port; `None` if its capabilities are sufficient.
-    /// Resources of which one is enough (transport domains, TISes, queues, TIRs) are not checked, because the smallest
-    /// value of their logarithms means one.
+    /// Resources of which one is enough (transport domains, TISes, queues, TIRs) are not checked, because even the
+    /// smallest logarithm, 0, means one.
     ///
     /// # Errors
     /// The device does not report its flow tables.

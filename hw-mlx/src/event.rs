@@ -80,8 +80,8 @@ pub enum AsyncEvent {
         /// The address.
         address: IpAddr,
     },
-    /// The caller did not fetch events for so long that some were dropped. An event with the port's state follows, even
-    /// if that state has not changed.
+    /// The caller did not fetch events for so long that some were dropped. An event with the port's present state
+    /// follows, even if that state has not changed; then `DeviceRequested` and `DeviceDead`, if they apply.
     EventsLost {
         /// Number of events dropped.
         count: u64,
@@ -192,7 +192,7 @@ pub(crate) struct FunctionId {
 pub(crate) struct PageRequest {
     /// Function that the pages are for.
     pub(crate) function: FunctionId,
-    /// Number of 4 KiB pages: positive if the firmware requests pages, negative if it returns pages.
+    /// Number of 4 KiB pages: positive if the firmware requests pages, negative if the driver is to take pages back.
     pub(crate) pages: i32,
     /// True if all pages of the function are free without a command that takes them back.
     pub(crate) release_all: bool,

@@ -159,8 +159,7 @@ pub struct Gsi {
 impl Gsi {
     /// Creates QP1 and brings it to RTS with all receives posted. `pd` is a protection domain that only QP1 uses.
     ///
-    /// On failure, the objects created so far are not destroyed: the function is of no use without QP1, and the caller
-    /// is about to stop it.
+    /// On failure, the objects created so far are not destroyed, because the caller then stops the function.
     ///
     /// # Errors
     /// No memory, or device refusal.
@@ -332,7 +331,8 @@ impl Gsi {
         self.received.pop_front()
     }
 
-    /// Processes completions, at most one queue capacity of entries. Later entries wait for the next call.
+    /// Processes completions, at most one queue capacity of entries. Later entries wait for the next call. Drops
+    /// datagrams while [`RECEIVES`] of them wait to be fetched.
     fn drain(&mut self) {
         let (qpn, received) = (self.qpn, &mut self.received);
         self.queue.drain(

@@ -1,12 +1,12 @@
 //! Health: detects whether the device still works.
 //!
-//! Firmware does not announce its failure, so the driver has to poll. The sensors, in the order in which rdma-core's
-//! VFIO driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all ones (the
-//! function left the bus), `nic_interface` disabled or in software reset, a reset request with a syndrome in the
-//! health buffer. Each of these means that the device is dead. A lost command queue means the same: a function-level
-//! reset by another program (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, restores configuration space,
-//! and destroys all objects made by commands. The queue's address is checked only if the device returned it on read
-//! after it was written, because no document promises that it does.
+//! Firmware does not announce its failure, so the driver has to poll. It reads the sensors in the order of rdma-core's
+//! VFIO driver (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all ones (the function left
+//! the bus), `nic_interface` disabled or in software reset, and a reset request with a syndrome in the health buffer.
+//! Each of these means that the device is dead. A lost command queue means the same: a function-level reset by another
+//! program (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, restores configuration space, and destroys all
+//! objects made by commands. The driver checks the queue's address only if the device returns the written address on a
+//! read, because no document promises that it does.
 //!
 //! Two other sensors raise only a doubt: a syndrome byte beside the health counter (Snabb looks at it when a command is
 //! not answered, Linux ignores it), and a counter that does not change for ten seconds. Busy firmware, which destroys

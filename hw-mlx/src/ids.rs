@@ -7,7 +7,7 @@
 /// PCI vendor id of Mellanox, now NVIDIA.
 pub const VENDOR: u16 = 0x15b3;
 
-/// Returns the product name for a device id; `None` for unsupported ids.
+/// Returns the product name for a device id; `None` for ids that this driver does not know.
 #[must_use]
 pub const fn product(device_id: u16) -> Option<&'static str> {
     Some(match device_id {
@@ -34,8 +34,8 @@ pub const fn product(device_id: u16) -> Option<&'static str> {
     })
 }
 
-/// Returns the device id of a physical function's virtual functions; `None` if the given id is that of a virtual
-/// function or unsupported.
+/// Returns the device id of a physical function's virtual functions; `None` if the given id is unknown or that of a
+/// virtual function.
 #[must_use]
 pub const fn virtual_of(device_id: u16) -> Option<u16> {
     match device_id {

@@ -8,8 +8,8 @@
 //! (`calc_spanning_page_size` in providers/mlx5/mlx5_vfio.c of rdma-core).
 //!
 //! Virtual address and I/O address must be equal modulo the page size. In the arena they are equal modulo 1 GiB, and
-//! in lent memory modulo the page size that spans it. So one page is enough for any region up to 1 GiB that does not
-//! cross such a boundary; a larger region needs an entry for each gigabyte.
+//! in lent memory modulo the page size that spans it. So one page is enough for any region that crosses no multiple of
+//! 1 GiB; a larger region needs an entry for each gigabyte.
 //!
 //! Per-page permissions: an entry's two low bits are "readable" and "writable" when the command sets
 //! `pg_access`, and address bits otherwise. The field belongs to on-demand paging; Linux sets it only

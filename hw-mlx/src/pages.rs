@@ -1,10 +1,9 @@
 //! Host memory that the firmware uses (PRM "MANAGE_PAGES").
 //!
 //! The device has no memory of its own for its tables; it runs on pages of the host. It reports how many it needs to
-//! boot and to initialize, asks for more or returns some by event while it runs, and must return all of them
-//! before it is disabled. A page is 4 KiB, whatever the host's page size is, and belongs to a *function id* (a
-//! physical function holds its virtual functions' pages too); pages given to a function are taken back from that
-//! function.
+//! boot and to initialize. While it runs, it asks for more or returns some by event. It must return all of them before
+//! it is disabled. A page is 4 KiB, whatever the host's page size is. It belongs to a *function id*; a physical
+//! function holds the pages of its virtual functions too. Pages given to a function are taken back from that function.
 //!
 //! Accounting is per page: a returned address is accepted only if it was given, and to that function. Memory is taken
 //! from the arena in chunks of up to a megabyte. A chunk goes back to the arena when none of its pages is lent any

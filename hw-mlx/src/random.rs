@@ -1,6 +1,6 @@
 //! Random numbers: identifiers, packet sequence numbers, variants of keys, and the MAC of a vport that has none.
 //!
-//! Peers see some of these numbers, and must not be able to predict others from them: communication identifiers, packet
+//! Peers see some of these numbers, and must not be able to predict others from them. Communication identifiers, packet
 //! sequence numbers and keys are the only protection of a connection against unknown hosts. So the numbers come from a
 //! cipher, ChaCha20, whose state cannot be computed from its output. The system seeds it. A configured seed makes runs
 //! repeatable.

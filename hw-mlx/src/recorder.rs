@@ -273,7 +273,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // A panic under this lock leaves at most one entry without its bytes.
+        // A panic under this lock leaves at most bytes that no entry refers to.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

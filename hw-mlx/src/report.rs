@@ -41,7 +41,7 @@ pub enum Step {
     InitPages,
     /// INIT_HCA.
     InitHca,
-    /// Giving the regular pages.
+    /// Giving the regular pages, which the firmware uses in operation.
     RegularPages,
     /// SET_DRIVER_VERSION.
     DriverVersion,

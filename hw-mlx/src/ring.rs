@@ -2,8 +2,8 @@
 //!
 //! The device takes a ring as a list of pages. We choose their size, 4 KiB or more (PRM, `log_page_size` of the
 //! contexts and the page list behind them). The memory is contiguous in I/O address space, and the pages are as large
-//! as its length allows. A ring whose size is a power of two is one page, and the list has one entry. The two rings of
-//! a queue pair together are usually no power of two: their size is rounded up by less than an eighth, or to whole
+//! as its length allows. A ring whose size is a power of two is one page, and the list has one entry. The size of a
+//! queue pair's two rings together is usually no power of two. It is rounded up by less than an eighth, or to whole
 //! pages of 4 KiB, and the list has up to fifteen entries.
 //!
 //! A doorbell record takes a cache line. A queue pair's record lies behind the rings, if it fits in their last page. A
@@ -14,8 +14,8 @@
 //! Memory lent to the device must outlive the device's use of it. Only an answered destroy command, or the end of the
 //! function, proves that the use has ended. Such memory is therefore held as [`Lent`], which does not free its value
 //! when it is dropped but leaves it to the arena. If a queue was forgotten, or its destroy command was refused or not
-//! answered, its memory is out of use until the device is stopped; freeing it would let the device write into memory
-//! with another owner.
+//! answered, its memory is out of use until the device is stopped. If it were freed earlier, the device could write
+//! into memory with another owner.
 
 use driver::{DmaArena, DmaBuffer, DmaError, WeakArena};
 

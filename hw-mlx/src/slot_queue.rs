@@ -17,8 +17,8 @@
 //! requests behind it (`Flushed`) contain no cause, and there may be hundreds of them.
 //!
 //! `armed` is true while an event is requested and not yet counted. [`SlotQueue::drain`] does not clear it, even if
-//! entries remain at its bound: the arm request contained the index up to which entries had been read, so the device
-//! sends the event for the entries after that index, or has sent it. A repair clears it, because arming once more is
+//! it stops at its bound and entries remain. The arm request contained the index up to which entries had been read, so
+//! the device has sent, or will send, the event for later entries. A repair clears it, because arming once more is
 //! harmless and a lost event is not.
 //!
 //! Sending processes no completions, because received messages would need a buffer. QP1 has such a buffer, and
@@ -189,7 +189,7 @@ impl SlotQueue {
         self.broken
     }
 
-    /// Returns whether something that was sent is still in flight.
+    /// Returns whether something that was sent is still in flight; false if the queues are broken.
     pub(crate) fn is_sending(&self) -> bool {
         self.send.outstanding() > 0 && !self.broken
     }

@@ -3,12 +3,12 @@
 //! The device's object is an RMP with a *linked list* work queue (PRM "Receive Memory Pool"; Linux
 //! drivers/infiniband/hw/mlx5/srq_cmd.c uses it for every basic SRQ). Each entry names the one
 //! after it in its first unit, and the data units follow from byte 16. The device starts at entry
-//! 0 and follows the links as it takes buffers; it takes them in list order but finishes them in
-//! any order, so free entries are appended at the list's tail as they come back.
+//! 0 and follows the links as it takes buffers. It finishes them in any order, so software appends free entries at the
+//! list's tail as they come back.
 //!
-//! One list is therefore both the free list and the queue of posted entries: software fills the entry at `head`,
-//! advances `head` along the link, and increments the counter in the doorbell record; the device follows that many
-//! links. The entry at the tail is never posted, because its link is not known yet: n buffers need n + 1 entries.
+//! One list is therefore both the free list and the queue of posted entries. To post, software fills the entry at
+//! `head`, advances `head` along the link, and increments the counter in the doorbell record. The device follows that
+//! many links. The entry at the tail is never posted, because its link is not known yet: n buffers need n + 1 entries.
 //!
 //! The device reads the links in DMA memory and could overwrite them. The driver follows its own copy in `next` and
 //! never reads the links back.
@@ -299,7 +299,7 @@ impl Srq {
         self.unmatched_entries
     }
 
-    /// Appends a free entry to the list.
+    /// Appends an entry to the list, and counts it as no longer outstanding.
     #[inline]
     fn append(&mut self, index: u16) {
         let tail = usize::from(self.tail);
@@ -386,7 +386,8 @@ impl Srq {
             }
         }
         let index = usize::from(self.head);
-        // The link of this entry is not written here: it was written when the next entry was appended.
+        // The link of this entry is not written here: it was written with the ring, or when the next entry was
+        // appended.
         let bytes = wqe::write_scatter(
             |at| self.ring.block(at),
             u32::from(self.head) * self.units + 1,

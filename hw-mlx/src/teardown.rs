@@ -83,7 +83,7 @@ impl First {
     }
 }
 
-/// Closes a function.
+/// Closes a function whose last instance has ended.
 pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     let _span = tracing::info_span!("close", function = shared.function.name()).entered();
     let mut first = First(None);

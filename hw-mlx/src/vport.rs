@@ -5,7 +5,7 @@
 //! pairs of one function enabled, because endpoints of one process may connect to each other.
 //!
 //! The e-switch drops unicast frames to addresses that were not announced. A function announces its own in two places.
-//! Every function writes the list of unicast addresses in its vport's context: from this list the manager of the
+//! Every function writes the list of unicast addresses in its vport's context. From this list the manager of the
 //! e-switch makes the rules that direct frames to this vport (Linux `en_fs.c` `mlx5e_vport_context_update_addr_list`,
 //! `eswitch.c` `esw_update_vport_addr_list`). A function that is the manager itself also puts its MAC into the port's
 //! forwarding table (Linux `lib/mpfs.c`).
@@ -261,7 +261,7 @@ pub(crate) fn forget_mac(control: &mut impl Commands) -> Result<(), CmdError> {
     control.exec(&input).map(|_| ())
 }
 
-/// Returns whether the link is up.
+/// Returns whether the vport is up. The driver takes that for the state of the link.
 pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> {
     control
         .exec(&QueryVportStateIn::new())

@@ -1,10 +1,10 @@
 //! Memory windows: keys for a part of a region that are given to peers and can be revoked at once.
 //!
 //! A window is an indirect key (PRM "Memory Key Context", KLM access mode): its table names a range of a region's key.
-//! A command creates it free, that is without a range. A work request on a send queue (UMR) binds it: it sets range,
-//! rights and table at once and gives the key a new variant, which invalidates the context that peers had before.
-//! Binding it to nothing makes the key free again. `set_bind_wr` in providers/mlx5/qp.c of rdma-core sends the same for
-//! its windows of type 1, which any queue pair of the protection domain may use. DAT's RMRs are such windows.
+//! A command creates it free, that is without a range. A work request on a send queue (UMR) binds it. The request sets
+//! range, rights and table at once, and gives the key a new variant, which invalidates the context that peers had
+//! before. Binding it to nothing makes the key free again. `set_bind_wr` in providers/mlx5/qp.c of rdma-core sends the
+//! same for its windows of type 1, which any queue pair of the protection domain may use. DAT's RMRs are such windows.
 //!
 //! A device may start the work request after a UMR before the key has changed, unless that request carries a fence
 //! (`umr_fence` of the capabilities). Peers learn a new context by a later message, so the fence is always needed,
@@ -14,9 +14,9 @@
 //!
 //! If a key has `en_rinval` set, a peer may invalidate the key by a Send that names it; the key is then free. Linux
 //! sets the flag for its windows of type 2 and for keys of fast registration (`mlx5_ib_alloc_mw` in
-//! drivers/infiniband/hw/mlx5/mr.c, `set_reg_mkey_seg` in wr.c); any queue pair of the protection domain may use the
-//! latter, like our windows. A bind states whether peers may invalidate the window. If no bind of the window has ever
-//! allowed it, the bind leaves the flag out, and the work request is that of a window of type 1.
+//! drivers/infiniband/hw/mlx5/mr.c, `set_reg_mkey_seg` in wr.c). Any queue pair of the protection domain may use keys
+//! of fast registration, like our windows. A bind states whether peers may invalidate the window. If no bind of the
+//! window has ever allowed it, the bind leaves the flag out, and the work request is that of a window of type 1.
 //!
 //! One entry of the table covers less than 2 GiB. We use 1 GiB per entry, and the work request carries four entries, so
 //! a window has at most 4 GiB.
@@ -42,10 +42,11 @@ const ACCESS_MODE_KLM: u32 = 2;
 pub const BLOCKS: u16 = 3;
 /// `umr_fence` of a device that keeps the order by itself (`MLX5_CAP_UMR_FENCE_NONE` in Linux).
 const UMR_FENCE_NONE: u32 = 2;
-/// Units of a UMR work request behind its control segment if it binds to nothing: UMR control and key context only, as
-/// in `set_bind_wr` of rdma-core.
+/// Number of units of a UMR work request after its control segment if it binds to nothing: UMR control and key context
+/// only, as in `set_bind_wr` of rdma-core.
 const UNBIND_UNITS: usize = 7;
-/// Units of a UMR work request behind its control segment if it binds to a range: as above, and a table of four units.
+/// Number of units of a UMR work request after its control segment if it binds to a range: as above, and a table of
+/// four units.
 const BIND_UNITS: usize = UNBIND_UNITS + ENTRIES as usize;
 
 /// Bits of `mkey_mask`: the fields of the key's context that a UMR changes (`MLX5_MKEY_MASK_*` in Linux

@@ -1,10 +1,10 @@
 //! Work queue entries (WQEs) and their 16-byte units.
 //!
-//! Everything the device fetches from a work queue is made of 16-byte units: a send WQE is a control
-//! unit, transport units (remote address, atomic, or three units of address vector) and data units;
-//! a receive WQE is data units only (PRM "WQE format"; `providers/mlx5/wqe.h` of rdma-core lists the
-//! same). A WQE occupies whole 64-byte basic blocks (WQEBBs) and may run over the end of the ring,
-//! but a unit never does, because the ring's size is a multiple of 16 bytes.
+//! Everything the device fetches from a work queue is made of 16-byte units. A send WQE is a control unit, transport
+//! units (remote address, atomic, or three units of address vector) and data units. A receive WQE is data units only
+//! (PRM "WQE format"; `providers/mlx5/wqe.h` of rdma-core lists the same). A WQE occupies whole 64-byte basic blocks
+//! (WQEBBs) and may run over the end of the ring, but a unit never does, because the ring's size is a multiple of 16
+//! bytes.
 //!
 //! The hot path writes units, not fields: it computes a unit as two 64-bit words in registers, swaps their bytes and
 //! stores them. The layouts in [`mlx_prm`] define the same bits field by field. The tests compare both, so a change of
@@ -91,9 +91,9 @@ pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
     control_with(head, index, flags, 0)
 }
 
-/// Returns a control segment with a given last word: immediate data, as a number that is sent in big-endian order; or
-/// the key that a Send invalidates; or the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux
-/// include/linux/mlx5/qp.h).
+/// Returns a control segment with a given last word (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux
+/// include/linux/mlx5/qp.h). The word is immediate data (a number that is sent in big-endian order), the key that a
+/// Send invalidates, or the key that a UMR changes.
 #[inline]
 #[must_use]
 pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {

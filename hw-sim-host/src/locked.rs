@@ -4,8 +4,8 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Opens a file for writing without emptying it, and locks it if it is a regular one. A file system may have no locks;
-/// then the file is not locked.
+/// Opens or creates a file for writing, without truncating it, and locks it if it is a regular file. If the file system
+/// has no locks, the file is not locked.
 ///
 /// # Errors
 /// The file cannot be opened. `ResourceBusy`: another capture or recording is being written to it.

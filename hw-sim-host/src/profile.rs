@@ -33,7 +33,7 @@ pub enum BadProfile {
     Content {
         /// Path of the file.
         path: String,
-        /// Line and problem in the file.
+        /// Problem of the contents, with its place in the file.
         error: ProfileError,
     },
 }

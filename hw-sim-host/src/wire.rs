@@ -54,7 +54,7 @@ const TRY: Duration = Duration::from_millis(5);
 /// Time between two checks by the wire's thread while the program receives the frames.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Maximum of that time. The time doubles at each check that finds no activity of the program's threads.
+/// Maximum of this interval. The interval doubles at each check that finds no activity of the program's threads.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(16);
 
 /// Time for which the wire's thread polls for a frame before it sleeps.
@@ -413,7 +413,8 @@ impl Wire {
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
             clock.wait(&[], clock.now() + seen.turn);
-            // The socket is checked, because the program's threads do not notice if the other side has disconnected.
+            // The socket is checked, because a thread that only calls `attend` does not notice a disconnect of the
+            // other side.
             Arrived::AtSocket
         } else {
             socket.wait(POLL_TIME)?

@@ -9,7 +9,7 @@ use crate::iommu::Iommu;
 
 /// Log2 of the smallest page of a page list, in bytes.
 const LOG_ADAPTER_PAGE: u32 = 12;
-/// Log2 of the units of `page_offset` in a page: 1/64 of a page, whatever the page's size.
+/// Log2 of the number of `page_offset` units in a page. A unit is 1/64 of a page of any size.
 const LOG_OFFSETS_PER_PAGE: u32 = 6;
 
 /// The memory of a queue.
@@ -35,8 +35,8 @@ pub enum BufferError {
 }
 
 impl QueueBuffer {
-    /// Returns the buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset` 64ths of a
-    /// page into the first.
+    /// Returns a buffer of `bytes` bytes in `pages` (2^(12 + `log_page_size`) bytes each). The buffer starts
+    /// `page_offset` 64ths of a page after the start of the first page.
     ///
     /// # Errors
     /// [`BufferError`]: an address that is not 4 KiB aligned, or fewer pages than `bytes` need.

@@ -1,10 +1,10 @@
-//! Virtual time. It advances while a thread waits; if there are several threads, while all of them wait.
+//! Virtual time. It advances while a thread waits, unless another thread holds it or has to run first.
 //!
 //! A thread that waits advances the simulator, step by step, until one of its interrupts is signalled or its deadline
 //! has passed. A step may signal or end the wait of another thread. That thread has to run before time advances again.
 //! Time also stands still while a thread holds it ([`Clock::hold_still`]). Otherwise a thread that only waits would
 //! advance time by hours before a thread that gives commands runs. So a waiting thread first lets the others take a
-//! step. [`PATIENCE`] limits this, for threads that wait for each other by other means than this clock.
+//! step. [`PATIENCE`] limits this, because threads may wait for each other by other means than this clock.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,9 +16,9 @@ use crate::record::Record;
 use crate::time::nanoseconds;
 use crate::world::{World, lock_to_go_on};
 
-/// Interval at which a waiting thread checks whether others have taken a step, and the number of checks after which
-/// it advances time itself: 60 s without a step of the others.
+/// Interval at which a waiting thread checks whether others have taken a step.
 const SLICE: Duration = Duration::from_millis(1);
+/// Number of such checks without a step of the others after which the thread advances time itself: 60 s.
 const PATIENCE: u32 = 60_000;
 
 thread_local! {

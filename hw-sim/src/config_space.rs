@@ -82,7 +82,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Applies a write through the mask of writable bits.
+    /// Changes the writable bits and returns the effect on the device. The semaphore has its own rules for a write.
     pub fn write(&mut self, offset: u16, data: &[u8]) -> ConfigEffect {
         let mut effect = ConfigEffect::None;
         if usize::from(offset) == VENDOR_SEMAPHORE {

@@ -19,7 +19,8 @@ impl Nic {
         Some(classes().of_headers(Some(tag), Some(class)))
     }
 
-    /// Handles a marked packet that one of the function's queue pairs has accepted: notifies the packet's sender.
+    /// Handles a marked packet that was passed to a queue pair: counts it, and notifies its sender if the port does so
+    /// for the packet's priority.
     pub(crate) fn marked_packet_received(&mut self, env: &mut Env, qpn: u32) {
         let seat = self.seat;
         let uplink = &mut env.card_mut(seat).uplink;
@@ -69,7 +70,7 @@ impl Nic {
         true
     }
 
-    /// Returns the rate of a queue pair that was slowed down, in bits per second.
+    /// Returns the rate of a queue pair in bits per second; `None` if the queue pair was not slowed down.
     pub(crate) fn rate_of(&self, qpn: u32) -> Option<f64> {
         self.objects
             .qps

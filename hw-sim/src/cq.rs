@@ -8,8 +8,8 @@
 //!
 //! Arming requests *one* completion event. The request carries a 2-bit sequence number. The device increments its own
 //! sequence number with each event it sends, and ignores requests with another number, because the event that they
-//! request was already sent. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If such an
-//! entry is already beyond the request's consumer counter, the device sends the event at once.
+//! request was already sent. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If an entry
+//! of the requested kind is already beyond the request's consumer counter, the device sends the event at once.
 //!
 //! Resizing takes effect with the command: the device ends the old ring with a RESIZE CQE and continues in the new
 //! ring, with the producer counter one higher. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux treats
@@ -319,8 +319,8 @@ impl Cq {
     /// Continues in another ring (MODIFY_CQ resize).
     ///
     /// # Errors
-    /// [`NotResized`]. The old ring stays in use: the new ring cannot hold the outstanding entries, the old ring has no
-    /// free slot for the RESIZE entry, the queue is in error, or old ring or record cannot be accessed.
+    /// [`NotResized`]: the new ring cannot hold the outstanding entries, the old ring has no free slot for the RESIZE
+    /// entry, the queue is in error, or old ring or record cannot be accessed. The old ring stays in use.
     pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> Result<(), NotResized> {
         if self.status != 0 {
             return Err(NotResized::InError(self.status));

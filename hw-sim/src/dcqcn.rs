@@ -1,9 +1,9 @@
 //! DCQCN, the sender's side: a queue pair slows down when it is notified of congestion, and recovers otherwise.
 //!
 //! The algorithm is that of Zhu et al. ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
-//! 3.1 and figure 7). A notification reduces the current rate by the fraction α/2 of it, and keeps the previous rate as
-//! the target. α estimates the fraction of marked packets: it grows with a notification and shrinks while none arrives.
-//! Two clocks raise the rate again, one of time and one of bytes sent. Their ticks since the last cut select the step:
+//! 3.1 and figure 7). A notification multiplies the current rate by 1 - α/2 and keeps the previous rate as the target.
+//! α estimates the fraction of marked packets: it grows with a notification and shrinks while none arrives. Two clocks
+//! raise the rate again, one of time and one of bytes sent. Their ticks since the last cut select the step:
 //!
 //! ```text
 //!   both below F ticks   fast recovery      half of the way to the target
@@ -35,7 +35,7 @@ const TICKS: usize = 1 << 14;
 /// inferred: cards are shipped with 1019, and a gain of 1019/1024 would disable the average.
 const ALPHA_ONE: f64 = 1024.0;
 const ALL_OF_ALPHA: u32 = 1024;
-/// Smallest α with a measurable effect on the rate.
+/// An α below this value has no measurable effect on the rate and does not shrink further.
 const NO_ALPHA: f64 = 1e-3;
 
 /// Parameters of a sender's slowdown and recovery.
@@ -203,9 +203,9 @@ pub(crate) struct ReactionPoint {
     /// R_T: target rate.
     target_bps: f64,
     alpha: f64,
-    /// Time at which α shrinks next, in ns.
+    /// Time at which α shrinks next, in ns; `u64::MAX`: never.
     alpha_due: u64,
-    /// Time at which the rate rises next, in ns.
+    /// Time at which the rate rises next, in ns; `u64::MAX`: not by time.
     time_due: u64,
     time_ticks: u32,
     byte_ticks: u32,
@@ -303,12 +303,12 @@ impl ReactionPoint {
                 self.time_due = self.after(self.time_due, self.rules.time_reset);
             }
             if self.current_bps >= self.line_bps && self.alpha < NO_ALPHA {
-                // The rate has fully recovered, so both clocks stop.
+                // The rate has fully recovered, so α and the rate no longer change with time.
                 (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
             }
         }
-        // The limit of ticks is reached, because the clocks are fast or the parameters never recover. No ticks are
-        // applied for the rest of the time.
+        // The limit of ticks is reached: the intervals are short, or the rate never recovers with these parameters.
+        // The remaining ticks are dropped.
         self.alpha_due = self.after(now, self.rules.alpha_time);
         self.time_due = self.after(now, self.rules.time_reset);
     }
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
     }
 
-    /// Whatever parameters a driver writes, a packet and the clocks take finite time and the rate stays in its limits.
+    /// With any parameters, a packet waits a limited time, catching up ends, and the rate stays in its limits.
     #[test]
     fn no_parameters_make_a_packet_or_the_clocks_take_for_ever() {
         let fast = Reaction {

@@ -242,8 +242,8 @@ impl Sim {
         world.driven();
     }
 
-    /// Posts register writes of the drivers, as a bus does: a function sees a write only after the driver has
-    /// continued. Host memory may then be newer than the write, and that is not reported as a driver bug.
+    /// Sets whether register writes of the drivers are posted, as on a bus: a function sees a posted write only after
+    /// the driver has continued. Host memory may then be newer than the write, which is not reported as a driver bug.
     pub fn set_posted_writes(&self, posted: bool) {
         let mut world = lock(&self.world);
         world.input(|| Record::Posted(posted));
@@ -280,14 +280,14 @@ impl Sim {
         while world.wait_step(deadline) {}
     }
 
-    /// Returns the time of the next event, or `None` if there is none. For a caller that makes the simulator's time
-    /// follow another clock. The time is not in the future if [`Sim::advance`] already has work to do.
+    /// Returns the time of the next event, or `None` if there is none. The time is not in the future if an event is due
+    /// already. Callers that make the simulator's time follow another clock need it.
     pub fn next_due(&self) -> Option<Instant> {
         lock_to_go_on(&self.world).next_due().map(Instant)
     }
 
     /// Returns the time until the next event, at most `limit`. The alarm rings once if an event becomes due before that
-    /// time. For a caller that makes the simulator's time follow the machine's clock and sleeps until the next event.
+    /// time. Callers that make the simulator's time follow the machine's clock sleep until then.
     pub fn watch(&self, alarm: &Arc<Alarm>, limit: Duration) -> Duration {
         let mut world = lock_to_go_on(&self.world);
         let now = world.env.now;
@@ -485,8 +485,8 @@ impl Sim {
             .take_meetings()
     }
 
-    /// Removes the faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion, once
-    /// or repeatedly. Stuck queue pairs continue.
+    /// Removes all faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion.
+    /// Stuck queue pairs continue.
     pub fn mend(&self, function: &SimFunction) {
         let mut world = lock(&self.world);
         let function = function.index;

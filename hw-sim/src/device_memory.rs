@@ -102,7 +102,8 @@ impl DeviceMemory {
         self.taken.clear();
     }
 
-    /// Allocates a piece in the first free part of a range, at a multiple of `alignment`. The piece holds zeros.
+    /// Allocates a piece of zeros in the first free part of a range, at a multiple of `alignment`. Returns its offset
+    /// in the BAR; `None` if no part is large enough.
     pub fn take(&mut self, range: Range<u64>, bytes: u32, alignment: u64) -> Option<u64> {
         let mut at = range.start.next_multiple_of(alignment);
         for (&start, taken) in &self.taken {

@@ -37,9 +37,9 @@ pub enum Doorbell {
 pub enum Timer {
     /// A boot phase of the function ends. After the last phase the firmware has booted.
     Booted,
-    /// The execution time of the command in this slot.
+    /// The command in this slot is executed.
     Command(u8),
-    /// The end of link training of the function's card, if training was not restarted meanwhile.
+    /// Link training of the function's card ends, unless training was restarted meanwhile.
     Trained,
     /// The link of the function's card goes down and trains again.
     Retrain,
@@ -63,7 +63,7 @@ pub struct Env {
     pub card_events: VecDeque<(usize, CardEvent)>,
     /// Number of eventfd signals so far.
     pub signals: u64,
-    /// Threads of the program that wait and that run.
+    /// Threads of the program that use virtual time.
     pub threads: Threads,
     /// Pending register writes.
     pub doorbells: VecDeque<(usize, Doorbell)>,
@@ -73,7 +73,7 @@ pub struct Env {
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
-    /// Number of bytes that queue pairs have sent.
+    /// Number of bytes that the queue pairs of all functions have sent.
     pub sent_bytes: u64,
     /// True if frames carry an ICRC that is checked.
     seals: bool,

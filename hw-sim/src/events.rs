@@ -153,7 +153,7 @@ impl Nic {
         self.event(env, event, &mut eqe);
     }
 
-    /// Handles the failure of a CQ. Posts the error event. Attached queue pairs move to ERR after the caller returns.
+    /// Handles the failure of a CQ. Posts the error event. The attached queues move to ERR after the caller returns.
     pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
         env.note(
             self.index,

@@ -4,9 +4,10 @@
 //! not at all, firmware that stops in one of the ways that the health buffer reports, a device that is removed.
 //!
 //! A command fault waits for its opcode and is consumed by it. Only such a fault can be planned for later
-//! ([`Fault::Later`]). A fault of pages, interrupts, doorbells, queue pairs or completions waits for such an event in
-//! the same way. All faults that wait survive a reset of the function, because a driver begins with a reset. They end
-//! when they are used up or by [`Sim::mend`](crate::Sim::mend). All other faults take effect at once.
+//! ([`Fault::Later`]). Page starvation, growth, lost interrupts, lost doorbells, stuck queues and lost completions wait
+//! for their events in the same way. All faults that wait survive a reset of the function, because a driver begins
+//! with a reset. They end when they are used up or by [`Sim::mend`](crate::Sim::mend). All other faults take effect at
+//! once.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -407,7 +408,7 @@ impl FaultPlan {
         self.completions.is_lost()
     }
 
-    /// Returns the number of pages for which a command that creates an object waits, if it waits.
+    /// Counts a command that creates an object. Returns the number of pages for which it must wait, if it must.
     pub fn wanted_pages(&mut self, opcode: u16) -> Option<u32> {
         let pages = self.planned_pages();
         if pages.is_some() {

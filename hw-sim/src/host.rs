@@ -2,7 +2,7 @@
 //!
 //! A [`crate::qp::Qp`] owns no memory, no keys, no completion queues, no port and no clock. All of them belong to the
 //! function. The queue pair reads and changes them through the `&mut dyn Host` argument of each call. So a queue pair
-//! can be tested alone, with a host made of vectors, and no code in it can block.
+//! can be tested alone, with a host that keeps all of this in vectors, and no code in it can block.
 //!
 //! A host acts at once: when the method returns, the read or write has happened, the frame is queued on the port,
 //! the CQE is in the ring. There are two kinds of errors: the IOMMU refused an address ([`DmaFault`]), or a key did
@@ -101,7 +101,7 @@ pub trait Host {
         true
     }
 
-    /// Returns the number of bytes that all queue pairs have sent on this port so far.
+    /// Returns the number of bytes that queue pairs have sent so far. Those of other functions may be included.
     fn sent_bytes(&self) -> u64 {
         0
     }

@@ -1,10 +1,10 @@
 //! Frames from the wire, and the choice of their receiver.
 //!
 //! A RoCE packet is for this function if its destination MAC is in the RoCE address table. An InfiniBand packet is for
-//! this function if its destination LID is the port's. Such a packet that does not parse is dropped and counted by
-//! reason. Every other frame of an Ethernet port goes to the flow tables ([`crate::eth`]); this includes packets to
-//! unknown queue pairs. Without flow tables such a frame is dropped and counted, as a NIC without a host stack does.
-//! A multicast datagram goes to the members of its group ([`crate::mcg`]).
+//! this function if its destination LID is the port's or the permissive LID. A packet for this function that does not
+//! parse is dropped and counted by reason. Every other frame of an Ethernet port goes to the flow tables
+//! ([`crate::eth`]), and so does a packet to an unknown queue pair. Without flow tables such a frame is dropped and
+//! counted, as a NIC without a host stack does. A multicast datagram goes to the members of its group ([`crate::mcg`]).
 
 use crate::env::{Env, Origin};
 use crate::nic::Nic;

@@ -8,8 +8,8 @@
 //!
 //! A write of the low half of the command queue address activates the queue, at the high half that was written before
 //! (Linux `mlx5_cmd_enable`, Snabb and illumos write the high half first). It is inferred that a later write of the
-//! high half has no effect before the next write of the low half. A command doorbell between both is a driver bug,
-//! because the queue is not where the driver expects it.
+//! high half has no effect before the next write of the low half. A command doorbell between these two writes is a
+//! driver bug, because the queue is not where the driver expects it.
 //!
 //! The word at 0x14 has two meanings. On a write it is the low address and `nic_interface`. On a read its low byte is
 //! the geometry of the queue (32 entries of 64 bytes, 0x56), whatever software wrote to that byte. Drivers read the
@@ -68,9 +68,9 @@ pub enum RegisterEffect {
     CommandDoorbell(u32),
     /// The driver changed `nic_interface` to this value.
     NicInterface(u32),
-    /// The driver wrote to a read-only register, with a width other than 32 bits, in a boot phase that permits no
-    /// write, or to the command doorbell after it had changed only the high half of the queue's address. The text
-    /// describes the write.
+    /// A driver bug, which the text describes: a write of a read-only register, a write in a boot phase that loses it,
+    /// a write of another width than 32 bits (64 bits for the queue's address), or a command doorbell after the driver
+    /// changed only the high half of that address.
     Bug(String),
 }
 
@@ -172,7 +172,7 @@ impl InitSegment {
     }
 
     /// Returns the number of bytes at the beginning of the BAR that a reset fills. A reset does not write the doorbell
-    /// pages that follow, because they are several megabytes long and a device must open fast. `fill_window` fills the
+    /// pages that follow: they are several megabytes long, and opening a device must be fast. `fill_window` fills the
     /// device memory at the end of the BAR.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;

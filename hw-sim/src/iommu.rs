@@ -190,8 +190,9 @@ impl Recent {
 #[derive(Debug, Default)]
 pub struct Iommu {
     mappings: BTreeMap<u64, Mapping>,
-    /// Mappings accessed last, and the index of the entry to replace next. Unmapping empties this list.
+    /// Recently used mappings. Unmapping empties this list.
     recent: [Option<Recent>; RECENT],
+    /// Index of the entry of `recent` to replace next.
     oldest: usize,
     bus_master: bool,
     faults: Vec<FaultRecord>,

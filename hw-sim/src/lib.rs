@@ -19,7 +19,7 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `device` | handles: [`Sim`], [`SimFunction`], the clock |
+//! | `device`, `switched`, `clock` | handles: [`Sim`], [`SimFunction`], the clock |
 //! | `alarm` | waking a thread that advances virtual time with the machine's clock |
 //! | `world`, `env`, `event_log` | the step loop, its part that functions use, the deterministic log |
 //! | `nic`, `object_tables`, `events` | one function, and the connections between its parts |
@@ -29,10 +29,11 @@
 //! | [`cmd`] | the command interface and every command |
 //! | [`card`] | the physical port, virtual functions, and the e-switch between them |
 //! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port` | objects that commands create and configure |
+//! | [`q_counters`], `mcg`, `uctx`, `device_memory` | more such objects |
 //! | `subnet` | InfiniBand: the managed state of a port, its agents, switches |
 //! | [`host`], `view`, [`qp`] | queue pairs and their interface to the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
-//! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
+//! | [`wire`], `ingress`, `multicast`, [`link`], [`pcap`] | packets, and the wire between ports |
 //! | [`record`] | recording all inputs of a simulation in a file, and replaying them |
 //! | [`switch`], `network` | switches, and the ports of cards on them |
 //! | `congestion`, `dcqcn` | notification of marked packets, and the sender's reaction |

@@ -89,7 +89,7 @@ impl Faults {
     }
 
     fn draw(rng: &mut ChaCha8Rng) -> Self {
-        // Each fault is off in half of the simulations, so that the other faults are also tested without it. A rate up
+        // Each rate is zero with probability 1/2, so that the other faults are also tested without this one. A rate up
         // to 10 % is far above any real network and still lets work finish.
         let rate = |rng: &mut ChaCha8Rng| {
             let rate = rng.random_range(1_000..=100_000);
@@ -131,7 +131,7 @@ impl LinkFaults {
         }
     }
 
-    /// Returns rates drawn from a seed, separately for each direction, about half of them zero.
+    /// Returns rates and delays drawn from a seed, separately for each direction. About half of the rates are zero.
     pub fn swarm(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         Self {

@@ -4,11 +4,11 @@
 //! 0xffffff whose destination GID is the group's. Each member gets a copy and checks it by its own Q_Key. Packets that
 //! a function sends to a group also return to the function's own members, the sender included (Linux
 //! `ipoib_ib_handle_rx_wc` drops "multicast packets that the HCA has replicated"). Members that block loopback
-//! (`block_lb_mc`) do not get them. The receiving member decides on loopback, as in the generation before
-//! (`MGM_BLCK_LB_BIT` of mlx4's groups).
+//! (`block_lb_mc`) do not get them. The receiving member decides on loopback, as on the older mlx4 devices
+//! (`MGM_BLCK_LB_BIT` of their groups).
 //!
-//! A switch, an e-switch included, forwards such a frame to the port only if the group's MAC address is in the
-//! vport's list. The port itself accepts the frames of its groups.
+//! The e-switch forwards a group's frame to a vport only if the group's MAC address is in the vport's list, or the
+//! vport receives all multicast. The port itself accepts the frames of its groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,10 +2,10 @@
 //!
 //! The checks happen in one order for every user: the key exists, its variant is the one used, it is not free,
 //! protection domain and queue pair agree, the access is granted, the range lies inside. Then the address is
-//! translated: not at all (PA), by a table of pages (MTT), or by a table of other keys (KLM, and KSM with entries of
-//! equal size). Tables of other keys may nest as deep as the device allows. The keys behind an indirect key are used
-//! with local rights, because the key that a peer was given decides the peer's rights. Behind an indirect key, too,
-//! the reserved lkey works only for queue pairs that may use it, and for their own work requests.
+//! translated: not at all (PA), to an offset in the BAR (MEMIC), by a table of pages (MTT), or by a table of other keys
+//! (KLM, and KSM with entries of equal size). Tables of other keys may nest as deep as the device allows. The keys
+//! behind an indirect key are used with local rights, because the key that a peer was given decides the peer's rights.
+//! The reserved lkey, even behind an indirect key, works only in the own work requests of a queue pair that may use it.
 //!
 //! A failed check moves nothing. [`resolve`] finds the pieces of an access; the caller does the DMA.
 
@@ -99,9 +99,9 @@ impl Ranges {
     }
 }
 
-/// Limit in bytes for all keys of a function with their tables: in tables of pages this is 256 GiB of registered
-/// memory. Entries that exist count. Linux' cache declares tables of up to 2^16 pages for keys that have no pages yet,
-/// so declared capacity does not count.
+/// Limit in bytes for all keys of a function with their tables. In tables of 4 KiB pages this is 256 GiB of registered
+/// memory. Only entries that exist count, not the declared capacity: Linux' cache declares tables of up to 2^16 pages
+/// for keys that have no pages yet.
 pub const KEY_MEMORY: usize = 512 << 20;
 /// Number of bytes for an entry that names a key: the entry, its end offset, and its reference.
 const KLM_BYTES: usize = size_of::<Klm>() + size_of::<u64>() + size_of::<u32>();

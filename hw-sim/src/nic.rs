@@ -5,9 +5,9 @@
 //! reset erases, except the state of its port, which is in its card.
 //!
 //! Two rules hold everywhere. First, events caused by a command are posted after the command has been answered. While
-//! the command executes, they collect in `after_command`. Second, a completion queue that fails moves its queue pairs
-//! to ERR, but only after the queue pair that caused the failure has returned. Until then, `failed_cqs` lists the
-//! queue.
+//! the command executes, they collect in `after_command`. Second, a completion queue that fails moves the attached
+//! queues to ERR, but only after the method of the queue that caused the failure has returned. Until then,
+//! `failed_cqs` lists the completion queue.
 
 use crate::capabilities::Capabilities;
 use crate::card::CardEvent;
@@ -110,7 +110,7 @@ pub struct Nic {
     pub(crate) after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
     /// Buffer for the pieces of an access through a key.
     pub(crate) pieces: Vec<Piece>,
-    /// CQs that failed, and whose queue pairs must still be moved to ERR.
+    /// CQs that failed, and whose attached queues must still be moved to ERR.
     pub(crate) failed_cqs: Vec<u32>,
     removed: bool,
 }
@@ -295,7 +295,7 @@ impl Nic {
         let is_silent = self.init.is_silent();
         if !is_silent && window(&self.profile, &self.caps.general).contains(&offset) {
             // The store is in the BAR already, but the device may have written to the same bytes since. Writing the
-            // bytes again makes both copies equal.
+            // bytes again makes the BAR equal to the device's copy.
             self.bar.write_bytes(at, bytes);
             if !self.objects.device_memory.write(offset, bytes) {
                 self.driver_bug(
@@ -439,7 +439,7 @@ impl Nic {
         }
     }
 
-    /// Counts an access to a port register by command.
+    /// Counts an ACCESS_REG command for this register.
     pub fn count_register(&mut self, register: u16, refused: bool) {
         let asked = self.record.registers.entry(register).or_default();
         asked.times += 1;

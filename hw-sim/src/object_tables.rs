@@ -1,8 +1,8 @@
 //! A function's tables of numbered objects, and the references between them.
 //!
-//! Each kind of object has its own number range, so that a number used for the wrong kind is noticed. A queue pair
-//! refers to more objects than any other object. Its references are stored next to it, because a state transition may
-//! change its context.
+//! Most kinds of objects have a first number of their own, so that a number used for the wrong kind is likely to be
+//! noticed. A queue pair refers to more objects than any other object. Its references are stored next to it, because a
+//! state transition may change its context.
 
 use crate::capabilities::Capabilities;
 use crate::cq::Cq;
@@ -185,7 +185,7 @@ impl Objects {
         self.device_memory.clear();
     }
 
-    /// Sets the owner of objects that the next commands create.
+    /// Sets the acting owner of the tables for the next command ([`Table::act_for`]).
     pub fn act_for(&mut self, owner: u16) {
         self.uars.act_for(owner);
         self.pds.act_for(owner);
@@ -233,7 +233,7 @@ impl Objects {
         }
     }
 
-    /// Applies limits that SET_HCA_CAP may have lowered.
+    /// Applies the object limits of the current capabilities, which SET_HCA_CAP may have lowered.
     pub fn set_limits(&mut self, caps: &Capabilities) {
         let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
         self.qps.set_limit(some(caps.general.log_max_qp()));

@@ -5,9 +5,9 @@
 //! them back after TEARDOWN_HCA. Each page is owned by exactly one side at any time.
 //!
 //! The simulator does not need the memory. It detects errors that have worse consequences on hardware: it fills every
-//! page that it is given with a pattern, and checks the pattern when it returns the page. If the driver wrote to a page
-//! that it had given, the simulator reports a driver bug. If the driver unmapped such a page, the function gets health
-//! syndrome 0x0a, as after an ICM fetch that failed.
+//! page that it is given with a pattern, and checks the pattern when it returns the page ([`PageProfile::verify`]). If
+//! the driver wrote to a page that it had given, the simulator reports a driver bug. If the driver unmapped such a
+//! page, the function gets health syndrome 0x0a, as after an ICM fetch that failed.
 //!
 //! `wanted` is the number of pages that the firmware has requested so far. Software cannot give more pages. While the
 //! function is initialised, software can take back only pages beyond that number.

@@ -43,7 +43,7 @@ impl Traffic {
         }
     }
 
-    /// Returns the sum of both.
+    /// Returns the sum of this traffic and `other`.
     pub fn and(self, other: Self) -> Self {
         Self {
             packets: self.packets + other.packets,

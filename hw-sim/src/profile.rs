@@ -353,7 +353,7 @@ impl Profile {
         self
     }
 
-    /// Returns the device with the requirements of DevX: user contexts, and the flow tables that kernels let programs
+    /// Returns the device with the capabilities for DevX: user contexts, and the flow tables that kernels let programs
     /// use for steering.
     ///
     /// Cards from ConnectX-5 on have both if their firmware's setting UCTX_EN is on ([`Profile::may_have_devx`]).

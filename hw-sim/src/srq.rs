@@ -1,5 +1,5 @@
-//! Shared receive queues: receive memory pools (RMP), and XRC SRQs, which are the same but have their own completion
-//! queue.
+//! Shared receive queues: receive memory pools (RMP), and XRC SRQs, which work like RMPs but have their own completion
+//! queue and XRC domain.
 //!
 //! WQEs form a linked list in a ring of equal strides. Each WQE starts with the index of its successor. The device
 //! begins at index 0 and follows the links. The counter in the doorbell record limits the number of WQEs that it takes.

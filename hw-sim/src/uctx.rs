@@ -12,7 +12,7 @@ pub const RAW_TX: u32 = 1;
 /// A user context.
 #[derive(Clone, Copy, Debug)]
 pub struct Uctx {
-    /// Rights in addition to plain objects. The possible bits are those of capability `uctx_cap`.
+    /// Rights beyond the creation of ordinary objects. The possible bits are those of capability `uctx_cap`.
     pub rights: u32,
     /// True if the context is destroyed, but its doorbell pages are not. Linux destroys a program's context while
     /// doorbell pages are still mapped in the program, and later frees these pages with the context's uid

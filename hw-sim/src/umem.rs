@@ -3,8 +3,8 @@
 //!
 //! A queue in a umem needs no page list: the queue's context gives the umem's number and a byte offset. The umem's page
 //! size and the offset of its first byte apply. A doorbell record may be in a umem as well; its address in the context
-//! is then an offset. A queue or record holds a reference to its umem. Queues do not change owner, so offsets are
-//! resolved once, when the queue is created.
+//! is then an offset. A queue or record holds a reference to its umem, and a referenced umem does not change. So
+//! offsets are resolved once, when the queue is created.
 
 use crate::buffer::QueueBuffer;
 use crate::objects::{Table, TableError};

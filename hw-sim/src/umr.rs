@@ -37,8 +37,8 @@ const MASK_REMOTE_WRITE: u32 = 20;
 const MASK_ATOMIC: u32 = 21;
 const MASK_FREE: u32 = 29;
 
-/// Mask bits of range and rights. On a key with pages, only the kernel's queue pairs may change these fields, because
-/// they restrict the owner of the key.
+/// Mask bits of range and rights, which limit the owner of the key. On a key with pages, only the kernel's queue pairs
+/// may change these fields.
 const MASKS_OF_PAGES: u64 = 1 << MASK_LENGTH
     | 1 << MASK_START
     | 1 << MASK_LOCAL_READ
@@ -52,16 +52,16 @@ const CHECK_FREE: u8 = 0x20;
 const CHECK_NOT_FREE: u8 = 0x40;
 const OFFSET_VALID: u8 = 0x10;
 const CHECK_QPN: u8 = 0x08;
-/// Logarithm of the smallest page or entity size, in bytes.
+/// Log2 of the smallest page or entity size, in bytes.
 const LOG_MIN_PAGE: u32 = 12;
-/// Logarithm of the largest page size, in bytes, without the capability for a sixth bit of `log_page_size`.
+/// Log2 of the largest page size, in bytes, without the capability for a sixth bit of `log_page_size`.
 const LOG_MAX_PAGE: u32 = 31;
 /// Largest translation offset without `umr_extended_translation_offset`, in octowords.
 const MAX_SHORT_OFFSET: usize = 0xffff;
 /// Size of a translation octoword in bytes.
 const OCTOWORD: usize = 16;
-/// Number of octowords by which tables are sized and changed. Linux pads the table of a key for four pages (two
-/// octowords) to this unit (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
+/// A request may fill a table up to the next multiple of this number of octowords. Linux pads the table of a key for
+/// four pages (two octowords) to this unit (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
 const OCTOWORD_UNIT: usize = 4;
 
 /// Value in the key field of the first entry which means that a repeated block follows.
@@ -124,7 +124,7 @@ enum Change {
     Whole(Translation),
 }
 
-/// Executes a UMR work request. Translation tables may grow by `room` bytes.
+/// Executes a UMR work request. The key's table may grow by at most `room` bytes.
 ///
 /// # Errors
 /// [`KeyError`] if the key does not exist or the request may not change it, if the new domain does not exist, or if the
@@ -434,10 +434,10 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
     }
 }
 
-/// Frees a key at a peer's SEND with Invalidate.
+/// Frees a key on behalf of a peer's SEND with Invalidate.
 ///
 /// # Errors
-/// [`KeyError`] if the scope may not use the key, which includes a key of another protection domain.
+/// [`KeyError`] if the queue pair may not use the key, for example a key of another protection domain.
 /// [`KeyError::Access`] if the key does not permit remote invalidation.
 pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(), KeyError> {
     if !usable(keys, key, scope)?.remote_invalidate {

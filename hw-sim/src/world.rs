@@ -14,7 +14,7 @@
 //! and only to the next time at which something is due. In the inline drive, every register write runs the simulation
 //! until it is idle, without advancing time, before the write returns. In the stepped drive, the write is only queued.
 //!
-//! One lock protects the whole world. External calls under this lock are those that signal eventfds, access memory of
+//! One lock protects the whole world. The external calls under this lock signal and check eventfds, access memory of
 //! other processes by messages, and write the capture and the recording.
 
 use crate::alarm::Watch;
@@ -197,8 +197,8 @@ impl World {
         }
     }
 
-    /// Records that a caller runs the simulation until it is idle, without any other input. Records nothing if it is
-    /// idle already.
+    /// Records that a caller runs the simulation until it is idle, without any other input. Records nothing in the
+    /// stepped drive, or if the simulation is idle already.
     pub(crate) fn looked_at(&mut self) {
         if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {
             self.input(|| Record::Idle);
@@ -832,8 +832,7 @@ impl World {
         while self.step(true) {}
     }
 
-    /// Processes everything that is due after a register write, in the inline drive. Notifies the alarm of the next
-    /// event.
+    /// In the inline drive, processes everything that is due after an input. Notifies the alarm of the next event.
     pub fn driven(&mut self) {
         if self.drive == Drive::Inline {
             self.run_until_idle();

@@ -1,8 +1,8 @@
 //! `cargo xtask campaign`: simulated runs of adapters, traffic and faults, each from a seed, and the invariants checked
 //! in them.
 //!
-//! The runs are in the crate `campaign`; `cargo xtask campaign --help` lists its options. Long campaigns use an
-//! optimised build.
+//! The runs are in the crate `campaign`; `cargo xtask campaign --help` lists its options. Long campaigns use profile
+//! `release`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Number of seeds above which the campaign uses an optimised build.
+/// Number of seeds above which the campaign uses profile `release`. Other campaigns use profile `test`.
 const LONG: u64 = 1_000;
 
 fn is_long(arguments: &[String]) -> bool {

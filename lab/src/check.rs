@@ -62,8 +62,8 @@ enum Extent {
     Whole,
 }
 
-/// Environment variables of the whole extent: calls that are compared with the model of DAT, generations on which the
-/// whole data path runs, and worlds of the campaign.
+/// Environment variables for [`Extent::Whole`]: number of calls that are compared with the model of DAT, generations
+/// on which the whole data path runs, and number of worlds of the campaign.
 const WHOLE: [(&str, &str); 3] = [
     ("CALLS", "1000000"),
     ("GENERATIONS", "all"),

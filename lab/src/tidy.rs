@@ -271,10 +271,10 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
             ));
         }
         let configured = line.contains("cfg!(") || line.contains("#[cfg(");
-        // This file may depend on the architecture, because the calling convention of a variadic C function does.
+        // `variadic.rs` may depend on the architecture, because the calling convention of a variadic C function does.
         let of_the_processor = line.contains("target_endian")
             || line.contains("target_arch") && source.path == "udapl/src/capi/dat2/variadic.rs";
-        // A feature of the program selects this part. It does not depend on the platform.
+        // The user selects a feature, so such a condition does not depend on the platform.
         let of_the_program = line.contains("cfg(feature = ");
         if configured && !of_the_processor && !of_the_program && !line.contains("cfg(test)") {
             breaches.push(format!(

@@ -167,10 +167,10 @@ layout! {
         proto_mask: 0x00[2:0],
         an_status: 0x04[31:28],
         data_rate_oper: 0x04[15:0],
-        /// Bit per rate and number of lanes: 4 10G, 5 40G, 6 25G, 7/8 50G, 9..11 100G, 12/13 200G, 15/16 400G, 19 800G.
-        /// Valid if PCAM reports ptys_extended_ethernet.
+        /// Bit per rate and number of lanes: bit 4 is 10G, 5 40G, 6 25G, 7/8 50G, 9..11 100G, 12/13 200G, 15/16 400G,
+        /// 19 800G. Valid if PCAM reports ptys_extended_ethernet.
         ext_eth_proto_capability: 0x08 u32,
-        /// Bit per link mode: 12..14 10G, 6/7/15/16 40G, 27..29 25G, 18/30/31 50G, 20..23 100G.
+        /// Bit per link mode: bits 12..14 are 10G, 6/7/15/16 40G, 27..29 25G, 18/30/31 50G, 20..23 100G.
         eth_proto_capability: 0x0c u32,
         ib_link_width_capability: 0x10[31:16],
         ib_proto_capability: 0x10[15:0],
@@ -180,7 +180,7 @@ layout! {
         ib_proto_admin: 0x1c[15:0],
         ext_eth_proto_oper: 0x20 u32,
         eth_proto_oper: 0x24 u32,
-        /// Bit per width: 0 1x, 1 2x, 2 4x, 3 8x, 4 12x.
+        /// Bit per width: bit 0 is 1x, 1 2x, 2 4x, 3 8x, 4 12x.
         ib_link_width_oper: 0x28[31:16],
         ib_proto_oper: 0x28[15:0],
         connector_type: 0x2c[3:0],

@@ -71,7 +71,7 @@ layout! {
         terminate_scatter_list_mkey: 0x1c[9],
         repeated_mkey: 0x1c[8],
         dump_fill_mkey: 0x1c[7],
-        /// TEARDOWN_HCA profile 2 supported, at Linux's offset. In rdma-core the bit is 14 of 0x20.
+        /// TEARDOWN_HCA profile 2 supported, at Linux's offset. rdma-core has the flag in bit 14 of the dword at 0x20.
         fast_teardown: 0x1c[4],
         /// log2 of the number of EQs.
         log_max_eq: 0x1c[3:0],
@@ -155,7 +155,7 @@ layout! {
         device_memory: 0x34[23],
         mcam_reg: 0x34[22],
         pcam_reg: 0x34[21],
-        /// Local CA ACK delay, for the computation of the ACK timeout.
+        /// Local CA ACK delay, a part of the ACK timeout: code n of the time 4.096 µs·2^n.
         local_ca_ack_delay: 0x34[20:16],
         port_module_event: 0x34[15],
         enhanced_error_q_counters: 0x34[14],

@@ -132,7 +132,7 @@ codes! {
 }
 
 impl Qpdpm {
-    /// Returns the priority of a code point below [`DSCPS`].
+    /// Returns the priority of a code point below [`DSCPS`]; 0 for other numbers. Ignores the enable bit.
     #[must_use]
     pub fn priority(&self, dscp: usize) -> u8 {
         let low = dscp.saturating_mul(2).saturating_add(1);

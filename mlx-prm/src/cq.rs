@@ -256,7 +256,7 @@ codes! {
         RESP_SEND_INV = 4,
         /// Last entry of a ring that was replaced by a resize.
         RESIZE_CQ = 5,
-        /// Tag matching bookkeeping.
+        /// Tag matching: an entry for which no packet arrived.
         NO_PACKET = 6,
         /// A signature error (T10).
         SIG_ERR = 12,

@@ -1,7 +1,7 @@
 //! Receive and send queues of an Ethernet port: contexts and commands (PRM "Receive Queues", "Send Queues").
 //!
 //! Unlike the two queues of a queue pair, each is an object of its own: an RQ gets its packets from a TIR, an SQ sends
-//! through a TIS. Both start in reset. MODIFY moves them to ready (1), back to reset, or to error (3): the command's
+//! through a TIS. Both start in reset. MODIFY moves them to ready (1), back to reset, or to error (3). The command's
 //! state field has the current state as software knows it, and the context has the new state.
 
 use layout::layout;

@@ -2,8 +2,8 @@
 //!
 //! Each kind of object has its own type. With plain integers, a QP number in place of a CQ number would compile and
 //! corrupt a queue. The types only identify objects, so they have no arithmetic. All are at most 24 bits wide, which
-//! is the width of their fields in contexts, doorbells and entries. Numbers that peers exchange, of queue pairs and of
-//! packets, are those of `rdma-types`.
+//! is the width of their fields in contexts, doorbells and entries. `rdma-types` has the types of the numbers that
+//! peers exchange: queue pair numbers and packet sequence numbers.
 
 use core::fmt;
 

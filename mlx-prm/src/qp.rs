@@ -108,7 +108,7 @@ layout! {
         uar_page: 0x0c[23:0],
         /// Value that CQEs return if cqe_version is 1. With 0xffffff CQEs are like those of version 0.
         user_index: 0x10[23:0],
-        /// log2 of the page size in bytes, minus 12, of the PAS list of the WQ buffer.
+        /// log2 of the size in bytes of the WQ buffer's pages (PAS list), minus 12.
         log_page_size: 0x14[28:24],
         /// Queue pair number of the peer; the device reads it at the transition to RTR.
         remote_qpn: 0x14[23:0],
@@ -170,9 +170,9 @@ layout! {
         /// SRQ number; the RMP number for a basic SRQ.
         srqn_rmpn_xrqn: 0xac[23:0],
         rmsn: 0xb0[23:0],
-        /// Counter of the device, read only.
+        /// Send queue: number of WQEBBs that the device has fetched, modulo 2^16; read only.
         hw_sq_wqebb_counter: 0xb4[31:16],
-        /// Counter of the software, read only.
+        /// Send queue: counter that the device last read from the doorbell record; read only.
         sw_sq_wqebb_counter: 0xb4[15:0],
         /// Counter of the device, read only.
         hw_rq_counter: 0xb8 u32,

@@ -1,8 +1,8 @@
 //! BAR 0 as register blocks: the initialization segment at its beginning, and a doorbell page (PRM
 //! "Initialization Segment", "User Access Region").
 //!
-//! Every register is big-endian; software accesses a register with one access of the register's width. Bit groups of
-//! a register are constants and functions in this module, because a driver reads a register once and then decodes it.
+//! Every register is big-endian; software accesses a register with one access of the register's width. The description
+//! of a register has its bit groups. A driver reads the register once and then decodes it.
 
 use driver::{Be32, Be64, Ro, Rw, Wo};
 use static_assertions::const_assert_eq;

@@ -26,7 +26,8 @@ codes! {
         NOT_READY = 0x07,
         /// The request exceeds a limit of the device.
         EXCEED_LIM = 0x08,
-        /// The object's state or ownership does not allow the command. Typically a referenced object is destroyed.
+        /// The object's state or ownership does not allow the command. Typically the command destroys an object that
+        /// other objects still refer to.
         BAD_RES_STATE = 0x09,
         /// An index is out of range.
         BAD_INDEX = 0x0a,

@@ -59,7 +59,7 @@ layout! {
 }
 
 impl Qetcr {
-    /// Returns the settings of a traffic class below [`TRAFFIC_CLASSES`].
+    /// Returns the settings of a traffic class below [`TRAFFIC_CLASSES`]; zeros for other numbers.
     #[must_use]
     pub fn class(&self, number: usize) -> EtsTcnConfig {
         let (classes, _) = self.tc_configuration().as_chunks();

@@ -14,7 +14,7 @@ layout! {
     pub struct Umem(0x20) {
         /// Set: the addresses are virtual addresses of the host (PCIe ATS).
         ats: 0x10[31],
-        /// log2 of the page size in bytes, minus 12, of the list's pages.
+        /// log2 of the size in bytes of the list's pages, minus 12.
         log_page_size: 0x10[4:0],
         /// Offset in the first page, in bytes.
         page_offset: 0x14 u32,

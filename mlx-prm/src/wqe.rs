@@ -13,7 +13,7 @@ layout! {
     pub struct CtrlSeg(0x10) {
         /// Variant of the opcode; 0 for most opcodes.
         opmod: 0x00[31:24],
-        /// Index of the WQE's first 64-byte block (WQEBB), counted since the queue's creation.
+        /// Index of the WQE's first 64-byte block (WQEBB), counted since the queue's last reset, modulo 2^16.
         wqe_index: 0x00[23:8],
         /// Operation; see [`WqeOpcode`].
         opcode: 0x00[7:0],

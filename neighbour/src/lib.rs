@@ -11,7 +11,7 @@
 //!    handles the events of [`Neighbours::next_event`];
 //! 4. receives frames to its own MAC, to broadcast, and to [`Neighbours::groups`].
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
 //! | `address`, `config`, `counters`, `event` | arguments and results |
 //! | `wire` | parsing and building of frames, without state |
@@ -26,9 +26,9 @@
 //!
 //! **No sender is trusted.** Only `resolve`, `resolve_once`, `resolve_sender` and `echo` create entries. A received
 //! message can only complete or confirm an entry, or make us send a request to a known MAC
-//! (`docs/decisions/neighbours.md`). A caller that answers a datagram looks for its sender by
-//! [`Neighbours::resolve_sender`]: such entries have a share of the table and of the requests, and evict each other. If
-//! our own senders have filled that share, too, the neighbour that was unused for longest makes room.
+//! (`docs/decisions/neighbours.md`). A caller that answers a datagram resolves its sender by
+//! [`Neighbours::resolve_sender`]. Such entries are limited to a share of the table and of the requests, and evict each
+//! other. If our own senders have filled that share, too, the neighbour that was unused for longest makes room.
 //!
 //! The crate does not handle router advertisements and redirects (addresses and gateways come from the caller),
 //! fragments, IPv4 options, ICMP errors, MLDv1 queries, and tags within tags. It sends no IGMP reports of IPv4 groups,

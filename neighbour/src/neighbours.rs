@@ -220,7 +220,8 @@ impl Neighbours {
         }
     }
 
-    /// Returns the time at which to call [`tick`](Self::tick). The time may be earlier than the first timer.
+    /// Returns the time at which to call [`tick`](Self::tick), which may be earlier than the first timer; `None` if no
+    /// timer is set.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         self.due

@@ -49,7 +49,7 @@ pub(crate) enum DetectionResult {
 }
 
 impl Claim {
-    /// Returns the next state by the transition table; `None` if the finding does not change the state.
+    /// Returns the next state by the transition table; `None` if the finding has no consequence in this state.
     pub(crate) const fn next(self, finding: DetectionResult) -> Option<Self> {
         use {Claim as C, DetectionResult as F};
         Some(match (self, finding) {

@@ -1,10 +1,14 @@
 //! Received frames.
 //!
-//! A frame can have four effects: we reply to the frame; the frame completes or confirms an entry, or answers our echo
-//! request; the frame makes us probe a known MAC; or the frame shows that another node claims one of our addresses,
-//! which we then lose (detection is running) or defend. A frame never creates an entry. Each effect is bounded: replies
-//! and echo replies by a rate and by their quota of the queue, requests by one per second and neighbour, the defence of
-//! an address by one announcement in ten seconds.
+//! A frame can have four effects:
+//! - We reply to the frame.
+//! - The frame completes or confirms an entry, or answers our echo request.
+//! - The frame makes us probe a known MAC.
+//! - The frame shows that another node claims one of our addresses. We lose the address if detection is running;
+//!   otherwise we defend it.
+//!
+//! A frame never creates an entry. Each effect is bounded: replies and echo replies by a rate and by their quota of the
+//! queue, requests by one per second and neighbour, the defence of an address by one announcement in ten seconds.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

@@ -238,8 +238,9 @@ impl Neighbours {
         self.answer(key)
     }
 
-    /// Drops an entry if there is no room for another one. Entries of strangers evict each other once they fill their
-    /// share of the table. A neighbour that a sender of ours needs evicts a stranger first.
+    /// Drops an entry if there is no room for another one. Returns `false` if there is still no room. Entries of
+    /// strangers evict each other once they fill their share of the table. A neighbour that a sender of ours needs
+    /// evicts a stranger first.
     fn make_room(&mut self, stranger: bool) -> bool {
         let most = self.config.neighbours;
         let is_share_full = stranger && self.table.strangers() >= (most / STRANGERS).max(1);

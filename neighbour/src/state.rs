@@ -69,7 +69,7 @@ pub(crate) enum Step {
 }
 
 impl State {
-    /// Returns the next state by the transition table; `None` if the step does not change the state.
+    /// Returns the next state by the transition table; `None` if the step has no effect in this state.
     pub(crate) const fn next(self, step: Step) -> Option<Self> {
         use {State as S, Step as E};
         Some(match (self, step) {

@@ -1,9 +1,9 @@
 //! Table of the neighbours whose MACs we found by requests (ARP, neighbour solicitation).
 //!
-//! An entry is created only when a local sender needs the neighbour, or when a sender that we do not know has sent a
-//! datagram. Entries of the second kind have a share of the table, and evict each other. [`state`](crate::state) has
-//! the transitions of an entry. This module sets the duration of a state when the entry enters the state. The table is
-//! ordered by key, so that runs with the same seed are identical.
+//! An entry is created only when a local sender needs the neighbour, or when a datagram of an unknown sender must be
+//! answered. Entries of the second kind are limited to a share of the table, and evict each other.
+//! [`state`](crate::state) has the transitions of an entry. This module sets the duration of a state when the entry
+//! enters the state. The table is ordered by key, so that runs with the same seed are identical.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use crate::config::{Config, DELAY_FIRST_PROBE};
 use crate::draw::Draw;
 use crate::state::{State, Step};
 
-/// Divisor of the strangers' share: this part of the table at most is for neighbours that only their own datagrams have
-/// needed.
+/// Divisor of the strangers' share. At most this part of the table holds strangers: neighbours that we resolved only to
+/// answer their datagrams.
 pub(crate) const STRANGERS: usize = 4;
 
 /// Key of a neighbour: VLAN ID and IP address.
@@ -34,7 +34,7 @@ pub(crate) struct Neighbour {
     pub(crate) mac: Option<Mac>,
     /// Address of ours from which a sender last wanted to send.
     pub(crate) asker: IpAddr,
-    /// True as long as only datagrams of the neighbour itself have needed the entry, and no local sender.
+    /// True as long as the entry was needed only to answer datagrams of the neighbour, and by no local sender.
     pub(crate) stranger: bool,
     /// Number of requests sent in this state.
     pub(crate) tries: u8,
@@ -67,7 +67,7 @@ impl Neighbour {
         self.state
     }
 
-    /// Returns the MAC that frames may be sent to.
+    /// Returns the MAC that frames may be sent to; `None` if no MAC is known, or if the state does not allow its use.
     pub(crate) fn usable_mac(&self) -> Option<Mac> {
         self.mac.filter(|_| self.state.is_usable())
     }
@@ -156,7 +156,7 @@ impl Table {
         self.iter().filter(|(_, entry)| entry.stranger).count()
     }
 
-    /// Returns the stranger that has sent nothing for longest. We may be sending requests to it.
+    /// Returns the stranger that was unused for longest, even if we are sending requests to it.
     pub(crate) fn oldest_stranger(&self) -> Option<Key> {
         self.oldest(|entry| entry.stranger)
     }

@@ -13,7 +13,7 @@
 //! simulated, so that every run is the same.
 //!
 //! Under callgrind the cost collected in [`region_turn`] is the workers' cost. The reader of the profile subtracts the
-//! simulator's work for their doorbells (functions named `tell`), and the idle iterations, whose cost `io idle`
+//! simulator's work for their doorbells (function `notify_listener`), and the idle iterations, whose cost `io idle`
 //! measures.
 #![forbid(unsafe_code)]
 
@@ -54,7 +54,7 @@ fn region_turn(worker: &mut Worker) -> Result<bool, WorkerError> {
     worker.turn()
 }
 
-/// Number of loop iterations of the workers, and of the idle ones among them.
+/// Number of loop iterations of the workers, and number of those that were idle.
 #[derive(Clone, Default)]
 struct Turns(Rc<Cell<(u64, u64)>>);
 

@@ -126,7 +126,7 @@ pub struct Disk {
     deallocates: bool,
     /// File from which the workers' handles are made; `None` for a null disk.
     file: Option<File>,
-    /// Descriptor that was handed in. Another program shares the open file, and with it the lock.
+    /// Descriptor that was handed in, if any. Another program shares the open file, and with it the lock.
     given: Option<File>,
     /// Identity of the open file; `None` for a disk without a file of the file system.
     identity: Option<Identity>,
@@ -178,8 +178,8 @@ impl Disk {
     }
 
     /// Checks whether a disk could be opened, and locked if `locks`. The lock is not tried on the files in `own`, which
-    /// this process has locked. Nor is it tried on a descriptor that was handed in, because the lock belongs to the
-    /// open file, which another program may use. So the check changes nothing.
+    /// this process has locked, nor on any block device if `own` has one. Nor is it tried on a descriptor that was
+    /// handed in, because the lock belongs to the open file, which another program may use.
     ///
     /// # Errors
     /// [`DiskError`].

@@ -50,7 +50,7 @@ impl Address {
         }
     }
 
-    /// Returns the length of the prefix in bits, also if `prefix` is `None`.
+    /// Returns the length of the prefix in bits, with the default if `prefix` is `None`.
     #[must_use]
     pub fn prefix_bits(&self) -> u8 {
         self.prefix.unwrap_or(match self.address {

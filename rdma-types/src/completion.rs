@@ -81,7 +81,7 @@ pub struct Plain {
     pub cookie: u64,
     /// Number of bytes transferred.
     pub bytes: u32,
-    /// True for Send, RDMA Read and RDMA Write; false for receives.
+    /// True for a request of the send queue; false for a receive.
     pub request: bool,
 }
 

@@ -48,7 +48,7 @@ impl Qpn {
         Self(number & MASK)
     }
 
-    /// Makes a number from the bits of a field, as the macro `layout!` does it. Bits above the low 24 are ignored.
+    /// Makes a number from the bits of a field, for the macro `layout!`. Bits above the low 24 are ignored.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
@@ -97,7 +97,7 @@ impl Psn {
         Self(number & MASK)
     }
 
-    /// Makes a PSN from the bits of a field, as the macro `layout!` does it. Bits above the low 24 are ignored.
+    /// Makes a PSN from the bits of a field, for the macro `layout!`. Bits above the low 24 are ignored.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {

@@ -30,7 +30,7 @@ pub struct ReadyToReceive {
     pub receive_psn: Psn,
     /// Path MTU code, 1..=5 for 256..=4096 bytes (IBTA encoding).
     pub mtu: u8,
-    /// Number of RDMA Reads that the peer may have outstanding here; 0 refuses RDMA Reads.
+    /// Number of RDMA Reads and atomic operations that the peer may have outstanding here; 0 refuses both.
     pub reads_in: u8,
     /// RNR NAK timer code (IBTA encoding, 5 bits).
     pub min_rnr_timer: u8,
@@ -41,7 +41,7 @@ pub struct ReadyToReceive {
 pub struct ReadyToSend {
     /// First packet sequence number that we send.
     pub send_psn: Psn,
-    /// Number of RDMA Reads that we may have outstanding.
+    /// Number of RDMA Reads and atomic operations that we may have outstanding.
     pub reads_out: u8,
     /// Number of transport retries, 0..=7.
     pub retry_count: u8,

@@ -81,7 +81,7 @@ pub struct RequestFlags {
     pub suppress: bool,
     /// Set: the request carries the solicited event bit for the peer.
     pub solicited: bool,
-    /// Set: the request waits for earlier RDMA Reads of the queue.
+    /// Set: the request waits for earlier RDMA Reads and atomic operations of the queue.
     pub fence: bool,
     /// Flag that the queue returns with the completion and does not use itself.
     pub unsignalled: bool,

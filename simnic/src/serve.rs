@@ -1,10 +1,10 @@
 //! Serves simulated functions to other processes: `simnic serve`, which is also `datctl sim serve`.
 //!
 //! Each socket has a thread that answers its clients. A register write runs the simulation in that thread until the
-//! simulation is idle. The main thread handles delayed work (commands, frames on the wire, retransmission timers): it
-//! advances virtual time by the real time that has passed ([`Pace`]), then waits for the next due event, for a
-//! register write, or for a millisecond. Complaints of a function about its driver (an access that the IOMMU refused, a
-//! broken rule that the device cannot report) are logged with a short delay.
+//! simulation is idle. The thread that calls `serve` handles delayed work (commands, frames on the wire, retransmission
+//! timers): it advances virtual time by the real time that has passed ([`Pace`]), then waits for the next due event,
+//! for a register write, or for a millisecond. Complaints of a function about its driver (an access that the IOMMU
+//! refused, a broken rule that the device cannot report) are logged with a short delay.
 //!
 //! SIGINT, SIGTERM and SIGHUP end the server, which removes its sockets.
 
@@ -258,7 +258,7 @@ pub fn serve(
         records,
         arguments.report.as_deref(),
     );
-    // The recording ends here, so that it does not contain the effects of the shutdown.
+    // The recording is flushed here, before the effects of the shutdown.
     if arguments.record.is_some() {
         sim.flush_record();
     }
@@ -487,7 +487,7 @@ fn flush(sim: &Sim) -> bool {
     flushed.is_ok()
 }
 
-/// Front of a function that wakes the thread that advances virtual time after each register write and each reset.
+/// Front of a function. After each register write and each reset, it wakes the thread that advances virtual time.
 struct WakingFront(SyncSender<()>);
 
 impl WakingFront {

@@ -84,8 +84,8 @@ impl SwitchOptions {
 /// Shortest interval between two congestion notifications of a receiver, from the DCQCN paper.
 const PAPER_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Returns the settings of the cards at a switch. The switch marks as in the DCQCN paper, so the cards react with the
-/// parameters of that paper.
+/// Returns the settings of the cards at a switch. If the switch marks frames, the cards react with the parameters of
+/// the DCQCN paper.
 pub(crate) fn qos(config: &SwitchConfig) -> PortQos {
     let lossless = config.pfc.map_or(0, |pfc| pfc.priorities);
     let reacts = if config.ecn.is_some() { u8::MAX } else { 0 };

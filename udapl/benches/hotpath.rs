@@ -18,10 +18,10 @@
 //! loop, as in a Rust program, with the optimization that this allows.
 //!
 //! Two pairs of simulated functions are connected first: one is used through Rust, the other through C. While a region
-//! runs, the simulator does not see register writes ([`FilteredFunction`]), as a write to a mapped BAR notifies no
-//! process. After a region of requests, one further request rings the doorbell: the simulator reads the doorbell record
-//! and executes all requests of the batch. The region of `post_and_dequeue` shows its register writes, so its time
-//! includes the simulator's work.
+//! runs, the simulator does not see register writes ([`FilteredFunction`]): on hardware, too, a write to a mapped BAR
+//! runs no code of the process. After a region of requests, one further request rings the doorbell: the simulator reads
+//! the doorbell record and executes all requests of the batch. The region of `post_and_dequeue` shows its register
+//! writes, so its time includes the simulator's work.
 
 mod c;
 #[path = "../tests/hotpath/deaf.rs"]

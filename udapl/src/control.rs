@@ -8,7 +8,7 @@
 //!
 //! An instance belongs to one thread, and only that thread can read the instance's counters. The thread does so inside
 //! its next call that processes events: a wait, a dequeue of an empty EVD, `Ia::progress`. An instance that has not
-//! answered after 200 ms is reported as silent, with its previous answer.
+//! answered after 200 ms is reported as silent: `resource` and `stat` repeat its previous answer, `recorder` omits it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

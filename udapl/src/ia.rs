@@ -52,7 +52,7 @@ use dat_mlx::MlxProvider;
 ///   [`evd_query`](Ia::evd_query), [`evd_resize`](Ia::evd_resize), [`evd_free`](Ia::evd_free);
 ///   [`evd_dequeue`](Ia::evd_dequeue), [`evd_poll`](Ia::evd_poll), [`evd_wait`](Ia::evd_wait),
 ///   [`evd_post_se`](Ia::evd_post_se).
-/// - Event dispatcher, who may wait: [`evd_modify_cno`](Ia::evd_modify_cno), [`evd_enable`](Ia::evd_enable),
+/// - Event dispatcher, its modes and its CNO: [`evd_modify_cno`](Ia::evd_modify_cno), [`evd_enable`](Ia::evd_enable),
 ///   [`evd_disable`](Ia::evd_disable); [`evd_set_unwaitable`](Ia::evd_set_unwaitable),
 ///   [`evd_clear_unwaitable`](Ia::evd_clear_unwaitable).
 /// - Event dispatcher, waits in steps: [`evd_wait_begin`](Ia::evd_wait_begin), [`evd_wait_look`](Ia::evd_wait_look),

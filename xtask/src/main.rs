@@ -52,9 +52,9 @@ fn run_command(command: &OsStr, rest: &[OsString]) -> ExitCode {
     }
 }
 
-/// Replaces this process by cargo, which builds the program from the whole workspace, and `lab` with the tests'
-/// profile, so that all commands and the tests use the same build. The program runs in the caller's directory, so
-/// relative file names refer to that directory. Returns only if cargo cannot be started.
+/// Replaces this process by cargo, which builds and runs a program of the workspace. `lab` is built with the tests'
+/// profile, so that commands and tests share one build. The program runs in the caller's directory, so relative file
+/// names refer to that directory. Returns only if cargo cannot be started.
 fn cargo(run: &[&str], name: Option<&str>, rest: &[OsString]) -> ExitCode {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let error = Command::new(&program)

@@ -168,8 +168,8 @@ impl World {
     }
 
     /// Makes a program stop dequeuing its events for some loop iterations, while its connections are served. Before
-    /// that, requests of a foreign node fill the EVD that requests and connection events share, and a connection event
-    /// arrives. Does nothing on a side without such an EVD.
+    /// that, a foreign node sends more requests than fit into the EVD that requests and connection events share, and a
+    /// connection ends. Does nothing on a side without such an EVD.
     pub fn stop_dequeuing(&mut self, side: usize, at: usize) {
         let turns = self.random.random_range(1..24);
         let Some(to) = self

@@ -24,8 +24,8 @@ use crate::world::World;
 const OTHERS: u32 = 32;
 
 impl World {
-    /// Posts requests without data on a side with a short EVD until one is refused, at most `BURST` requests. Then
-    /// makes the side's program dequeue nothing for up to 23 loop iterations.
+    /// On a side with a short EVD, posts a random number of requests without data, at most `BURST`, and stops when one
+    /// is refused. Then makes the side's program dequeue nothing for up to 23 loop iterations.
     pub fn burst(&mut self, side: usize, at: usize) {
         let count = self.random.random_range(1..=BURST);
         let sleep = self.random.random_range(0..24);

@@ -14,8 +14,8 @@ use crate::keys::Region;
 use crate::world::World;
 
 impl World {
-    /// Makes every call that the state of an endpoint forbids. The module `judge` finds forbidden calls that succeed,
-    /// and refused calls that change the state.
+    /// Queries an endpoint, and makes the calls on it that its state forbids. The module `judge` finds forbidden calls
+    /// that succeed, and refused calls that change the state.
     pub fn poke(&mut self, side: usize, ep: EpHandle) {
         use EpState as S;
         self.ask_about(side, ep);

@@ -231,7 +231,7 @@ fn an_answer_that_is_too_long_is_refused_with_both_numbers() {
     assert_eq!(lines[1].result, Some(json!("xxx")));
 }
 
-/// A signal of the program must not run its handler on the socket's thread, or end a call of this thread.
+/// A signal of the program must neither run its handler on the socket's thread nor interrupt a system call there.
 #[test]
 fn the_sockets_thread_takes_no_signal() {
     let world = world();
@@ -280,8 +280,8 @@ impl Subject for Times {
     }
 }
 
-/// The listener of this test always has a client, and accepting it always fails, as if the process had no descriptor
-/// left: it is a socket whose other end is closed.
+/// The listener of this test is a socket whose other end is closed. poll(2) always reports it as readable, and
+/// accept(2) always fails, as if the process had no descriptor left.
 #[test]
 fn a_client_that_cannot_be_accepted_does_not_keep_the_thread_busy() {
     let (end, other) = UnixStream::pair().expect("a pair of sockets");
@@ -386,8 +386,9 @@ fn a_subscribed_client_gets_notices_and_others_get_none() {
     assert_eq!(none, None);
 }
 
-/// A notice to a client that has gone ends this client. The clients after it in the server's list move to other places,
-/// and are served all the same. The lock keeps the server from sending the notice before the client has gone.
+/// When the server sends a notice to a client that has gone, it removes this client. The clients after it in the
+/// server's list move to other places, and are still served. The lock keeps the server from sending the notice before
+/// the client has gone.
 #[test]
 fn a_subscribed_client_that_is_gone_when_a_notice_comes_ends_alone() {
     for gone in 0..3 {
@@ -415,7 +416,7 @@ fn a_subscribed_client_that_is_gone_when_a_notice_comes_ends_alone() {
     }
 }
 
-/// Returns a client, and the end of its connection at which a test takes the place of the server.
+/// Returns a client that is connected to the test instead of a server, and the server's end of the connection.
 fn client_of_a_test() -> (Client, UnixStream) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("s");

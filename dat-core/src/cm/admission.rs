@@ -11,10 +11,10 @@
 //! peer that answers needs one round trip. A flood from many addresses could only keep that peer out by replacing all
 //! of the listener's requests within that time.
 //!
-//! A request that the consumer has refused is no longer pending. It is remembered for a while, because the refusal may
-//! be lost and then has to be repeated. Refused requests have a separate limit; when their number exceeds it, the
-//! oldest one is dropped ([`Refusals`]). The oldest one is also dropped when a request arrives while the connections
-//! are at their limit.
+//! A request is no longer pending when the consumer has refused it, or when we have given up waiting for its RTU. It is
+//! remembered for a while, because the refusal may be lost and then has to be repeated. Refused requests have a
+//! separate limit; when their number exceeds it, the oldest one is dropped ([`Refusals`]). The oldest one is also
+//! dropped when a request arrives while the connections are at their limit.
 //!
 //! Established connections are not counted here: the consumer has agreed to each of them.
 

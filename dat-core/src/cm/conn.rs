@@ -301,7 +301,8 @@ impl Conn {
         })
     }
 
-    /// Makes the message that a transition sends. `input` is the input of the transition, `from` the former state.
+    /// Makes the message that a transition sends, if any. `input` is the input of the transition, `from` the former
+    /// state.
     pub(super) fn message(&mut self, send: Emit, from: State, input: Input) -> Option<Mad> {
         let local_comm_id = self.local_id;
         let remote_comm_id = self.remote_id.unwrap_or(0);

@@ -145,13 +145,14 @@ impl CmEvent {
     }
 }
 
-/// Counters of the connection manager. Each received datagram counts once under `received`, and at most once under
-/// one of the other counters of received datagrams.
+/// Counters of the connection manager. Each received datagram counts once under `received`, and at most once under one
+/// of the other counters of received datagrams. Only a repeated REQ can count twice: under `duplicates`, and under
+/// `unexpected` if the state of its connection does not allow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams received.
     pub received: u64,
-    /// Datagrams sent.
+    /// Datagrams queued to be sent. A datagram that is dropped because the queue is full does not count.
     pub sent: u64,
     /// Number of datagrams in `sent` that repeat an unanswered message.
     pub repeated: u64,

@@ -31,8 +31,8 @@
 //! answered although they belong to no connection, because the peer would wait otherwise: a DREQ (with DREP), and a
 //! REP (with REJ, invalid communication ID).
 //!
-//! The consumer owns a connection's name, [`ConnId`], until [`Cm::release`]. Answers that the peer still needs after
-//! that (a repeated refusal, a DREP) are sent; then the state is dropped.
+//! The consumer may use a connection's [`ConnId`] until [`Cm::release`]. Answers that the peer still needs after that
+//! (a repeated refusal, a DREP) are sent; then the state is dropped.
 //!
 //! RoCE: LIDs have no meaning and are permissive (0xffff) on a routed path, as in Linux; the P_Key is 0xffff; GIDs
 //! are the addresses. Absent: alternate paths, unreliable and datagram services, private data in RTU, DREQ and DREP
@@ -151,7 +151,8 @@ impl Cm {
         self.by_service.get(&service_id).copied()
     }
 
-    /// Returns the owner of a connection: a number that the connection manager does not interpret.
+    /// Returns the owner of a connection, a number that the connection manager does not interpret; `None` if none was
+    /// set.
     pub(crate) fn owner(&self, id: ConnId) -> Option<u32> {
         self.conns.get(id)?.owner
     }
@@ -396,8 +397,8 @@ impl Cm {
         self.release(now, id);
     }
 
-    /// Ends a connection, or the attempt to make one. `DisconnectDone` follows, unless the peer has ended
-    /// the connection first; then `Disconnected` follows.
+    /// Ends a connection, or the attempt to make one. `DisconnectDone` follows. If the peer has ended the connection
+    /// first, `Disconnected` reports the end instead, and the call may fail.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -454,7 +455,7 @@ impl Cm {
         self.events.pop_front()
     }
 
-    /// Returns the time by which [`Cm::handle_timeout`] must be called.
+    /// Returns the time by which [`Cm::handle_timeout`] must be called; `None` if no deadline is set.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Nanos> {
         self.timers.next()

@@ -68,7 +68,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reduces each code that is wider than its field to the largest value that fits.
+    /// Reduces each code that is wider than its field to the largest value that fits. Raises `max_ack_timeout` to at
+    /// least 1.
     #[must_use]
     pub(super) fn clamped(self) -> Self {
         Self {

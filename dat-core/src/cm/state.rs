@@ -1,7 +1,8 @@
 //! The states of a connection and the transitions between them.
 //!
-//! After IBTA volume 1, 12.9 ("Communication Establishment and Release", the state diagrams of the
-//! active and the passive side). `!` sends, `?` receives, the rest are calls of the consumer and time.
+//! They follow the state diagrams of the active and the passive side in IBTA volume 1, 12.9 ("Communication
+//! Establishment and Release"). In the diagram, `!` sends and `?` receives; all other labels are calls of the consumer,
+//! or time.
 //!
 //! ```text
 //!        active side                                      passive side
@@ -174,7 +175,7 @@ pub enum Tell {
     EstablishedAndDisconnected,
     /// The peer has refused.
     Rejected,
-    /// No REP and no final REJ has arrived. After a refusal as stale the request is repeated.
+    /// No REP and no final REJ has arrived. A REJ as stale is not final, because the request is repeated after it.
     Unreachable,
     /// The consumer's timeout has passed.
     TimedOut,

@@ -10,8 +10,8 @@ use crate::provider::Nanos;
 
 /// Unit of IBTA's timeout codes, in nanoseconds.
 const CODE_UNIT: Nanos = 4_096;
-/// Upper limit for a timeout code of a peer: 4.096 us * 2^25 is 137 s. Larger codes, up to 2.4 hours, are legal on the
-/// wire, but are treated as this one.
+/// Upper limit for timeout codes: 4.096 us * 2^25 is 137 s. Larger codes, up to 2.4 hours, are legal on the wire, but
+/// are treated as this one.
 const MAX_CODE: u8 = 25;
 
 /// Returns the time that a 5-bit timeout code stands for, in nanoseconds: 4.096 us * 2^code, at most 137 s.

@@ -1,4 +1,5 @@
-//! Health of the device from the view of an IA, and the text of the device's last error.
+//! Health of the device from the view of an IA, and the text of the last error of the device, of the network or of the
+//! connection manager.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 
@@ -37,7 +38,7 @@ impl Health {
         true
     }
 
-    /// Stores the text of the device's last error.
+    /// Stores the text of the last error.
     pub(in crate::ia) fn note(&mut self, said: String) {
         self.said = Some(said);
     }

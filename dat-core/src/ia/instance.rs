@@ -118,8 +118,8 @@ impl TransportConfig {
 }
 
 impl Default for TransportConfig {
-    /// Returns seven retries, an ACK timeout that the acknowledging adapter determines, six RNR retries, and an RNR
-    /// timer of 0.64 ms.
+    /// Returns seven retries, an ACK timeout that is derived for each connection, six RNR retries, and an RNR timer of
+    /// 0.64 ms.
     fn default() -> Self {
         Self {
             retry_count: 7,
@@ -334,7 +334,8 @@ impl<P: Provider> Ia<P> {
         self.evd_handle(self.async_evd)
     }
 
-    /// Returns the text of the device's last error.
+    /// Returns the text of the last error of the device, of the network or of the connection manager; `None` if there
+    /// was none.
     #[must_use]
     pub fn last_device_error(&self) -> Option<&str> {
         self.health.last_error()

@@ -39,7 +39,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Returns the error of a call whose object the device refused to stop or to destroy, and stores the provider's
-    /// text. The object is unchanged.
+    /// text. The object still exists.
     #[cold]
     pub(in crate::ia) fn not_ended(
         &mut self,

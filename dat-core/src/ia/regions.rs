@@ -1,7 +1,7 @@
 //! The LMRs of an IA. Calls find an LMR by its key; posts and binds find it by its context.
 //!
-//! A region that the consumer has freed is *retired* while windows of the device still use it: no call and no post
-//! finds it.
+//! A region is *retired* if a close removes it while a window of the device or an outstanding bind still uses it. No
+//! call and no post finds a retired region.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -100,12 +100,12 @@ impl<P: Provider> Regions<P> {
         Some(lmr)
     }
 
-    /// Keeps a removed region for the windows that still use it.
+    /// Keeps a removed region for the windows and binds that still use it.
     pub(in crate::ia) fn retire(&mut self, key: LmrKey, lmr: Lmr<P>) {
         self.retired.insert(key, lmr);
     }
 
-    /// Removes and returns a retired region that no window uses any more.
+    /// Removes and returns a retired region that no window and no bind uses any more.
     pub(in crate::ia) fn end_retired(&mut self, key: LmrKey) -> Option<Lmr<P>> {
         self.retired.remove(&key)
     }

@@ -66,8 +66,7 @@ impl WatchedEvds {
         self.unarmed.next()
     }
 
-    /// Marks an EVD as armed: its completion queue was drained, or raises an interrupt for the entries in it, and will
-    /// report the next entry.
+    /// Marks an EVD as armed: its completion queue will report the next entry, and any entry that is in it already.
     pub(in crate::ia) fn armed(&mut self, evd: EvdKey) {
         self.unarmed.remove(evd);
     }

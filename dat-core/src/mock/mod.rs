@@ -110,7 +110,7 @@ impl Net {
         self.0.borrow_mut().silence = Some(waits);
     }
 
-    /// Makes every device swallow its reports of last SRQ buffers, from now on.
+    /// Makes every device suppress its reports of last SRQ buffers, from now on.
     pub(crate) fn drop_last_buffers(&self) {
         self.0.borrow_mut().drop_last_buffers = true;
     }

@@ -70,7 +70,8 @@ impl Cno {
         self.triggered.is_some()
     }
 
-    /// Triggers the CNO for an EVD, and calls the agent once, with the EVD's handle `known_as`.
+    /// Triggers the CNO for an EVD, and calls the agent once, with the EVD's handle `known_as`. A triggered CNO is
+    /// unchanged.
     pub(crate) fn trigger(&mut self, evd: EvdKey, known_as: EvdHandle) {
         if self.triggered.is_none() {
             self.triggered = Some(evd);

@@ -53,7 +53,7 @@ impl<P: Provider> Rmr<P> {
         }
     }
 
-    /// Returns the binding that the last posted bind makes.
+    /// Returns the binding that the last posted bind makes; `None` if the RMR is unbound.
     pub(crate) const fn posted(&self) -> Option<&Bound> {
         self.posted.as_ref()
     }

@@ -76,7 +76,7 @@ fn network_events_leave_half_of_the_asynchronous_evd_to_errors() {
     assert_eq!(events[room / 2], Event::Async(AsyncEvent::IaCatastrophic));
 }
 
-/// Neighbours can be lost and move as often as others want.
+/// Other hosts can cause events about neighbours without limit. So these events leave space for those about the port.
 #[test]
 fn events_about_neighbours_leave_room_to_those_about_the_port() {
     let net = Net::default();

@@ -39,7 +39,8 @@ impl MlxProvider {
     /// Passes on the events of the completion queues that all instances share. Returns true if there was any.
     pub(super) fn collect_shared(&mut self) -> bool {
         let mut handled = false;
-        // Both locks are held for all events, because an instance that finds a queue not armed arms it.
+        // Both locks are held for all events: an instance that finds a queue unarmed arms it, and its arm request must
+        // carry the count of all events.
         let mut network = self.common.network();
         let mut gsi = self.common.gsi();
         while let Some(cqn) = self.hca.next_shared_completion() {

@@ -1,8 +1,8 @@
-//! Essential commands of a bring-up, and the feature that is lost with each of the others.
+//! Tests that refuse the commands of a bring-up, one at a time.
 //!
-//! Each command that is sent while an adapter opens and joins the network is refused once. Either the adapter does not
-//! open, and the error names the command; or it opens, reports the lost feature, and closes without leaving objects.
-//! The table of results is in `docs/generations.md`.
+//! Each command that is sent while an adapter opens and joins the network is refused once. If the command is essential,
+//! the adapter does not open, and the error names the command. Otherwise the adapter opens, reports the lost feature,
+//! and closes without leaving objects. The table of results is in `docs/generations.md`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Increments of both sides' counters during a line of the acceptance run, and the conclusion from them.
+//! Records how much the counters of both sides grow during a line of the acceptance run, and concludes from this where
+//! a fault is.
 //!
 //! A line between two functions fails in one of three places: at the sender, at the receiver, or between them, in the
 //! e-switch or on the wire. The vports' counters distinguish these cases: the frames of queue pairs that the sender's

@@ -1,6 +1,6 @@
 //! The directory in which a run is kept for later analysis.
 //!
-//! | File | Is |
+//! | File | Contents |
 //! |---|---|
 //! | `report.txt`, `report.json` | the table |
 //! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | output of those commands for function N |

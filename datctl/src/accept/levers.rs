@@ -2,9 +2,9 @@
 //! from outside the driver, such as a reset.
 //!
 //! A function of this machine is reset and unbound through sysfs. A virtual function's link is set through its physical
-//! function. All of this needs root. If another process serves the function, its client can be killed, and the function
-//! opened again. On a simulated function of this process the simulator acts as the kernel would, but the function does
-//! not outlive the process.
+//! function. All of this needs root. If another process serves the function, this process can kill the function's
+//! client and open the function again. On a simulated function of this process the simulator acts as the kernel would,
+//! but the function does not outlive the process.
 
 use std::fs;
 use std::path::Path;

@@ -28,7 +28,7 @@ const BRING_UPS: usize = 10;
 const CONNECTIONS: usize = 100;
 /// One in this many connections of the line "connections" is refused.
 const REFUSED: usize = 10;
-/// Size in bytes of a slot for messages that only show that messages pass.
+/// Size in bytes of a slot for messages that only show that a connection works.
 pub(super) const SHORT: usize = 4096;
 /// Number of operations of a measurement on a simulated function.
 const SIMULATED_COUNT: u64 = 50;
@@ -78,7 +78,8 @@ pub(super) fn record(subject: &Subject<'_>, file: &Path) -> Result<String, Box<d
     record::keep(&subject.name, file, || subject.function()).map(|recorded| recorded.summary())
 }
 
-/// Returns the resources that a function did not give back.
+/// Returns the first problem that a close reports: the device died, or a resource was not given back. `None` if there
+/// is no problem.
 fn left_behind(report: &CloseReport) -> Option<String> {
     if let Some(cause) = &report.dead {
         return Some(format!("the device died: {cause}"));

@@ -12,8 +12,7 @@
 //!
 //! Everything is kept in one directory, the bundle, for later analysis.
 //!
-//! This module does not know whether a function is real: a line is a function of [`Subject`]s, and tests pass faulty
-//! ones.
+//! A line works on [`Subject`]s, which may be real functions or simulated ones. Tests pass faulty ones.
 
 mod alone;
 mod between;

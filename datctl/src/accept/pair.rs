@@ -371,7 +371,7 @@ impl Pair {
 }
 
 impl Connection {
-    /// Returns the side of an endpoint.
+    /// Returns the side of an endpoint; `None` if the endpoint is not of this connection.
     pub(super) fn side(&self, ep: EpHandle) -> Option<usize> {
         self.eps.iter().position(|&own| own == ep)
     }

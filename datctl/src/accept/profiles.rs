@@ -4,7 +4,7 @@
 //! The results are a table of `docs/generations.md`. On each profile either all messages pass, or bring-up reports
 //! what the profile lacks.
 //!
-//! A run of the tests takes [`FEW`] of the columns. `GENERATIONS=all` takes all, as `cargo xtask check` does.
+//! By default the tests run the generations of [`FEW`]. With `GENERATIONS=all` they run all, as in `cargo xtask check`.
 
 use std::error::Error;
 use std::thread;
@@ -19,7 +19,7 @@ use super::tests::subject;
 #[path = "../../../hw-sim/tests/generations_page/mod.rs"]
 mod page;
 
-/// Generations that every run of the tests takes: the one with the fewest capabilities and no windows, the one that the
+/// Generations that the tests run by default: the one with the fewest capabilities and no windows, the one that the
 /// driver refuses, and the newest.
 const FEW: [&str; 3] = ["connectx-4-lx-14.12", "connectx-6-ib", "bluefield-3"];
 

@@ -4,7 +4,7 @@
 //! kernel's side show only in dmesg, ethtool, devlink and mlxconfig, so the output of these programs is saved before
 //! the first line and after the last one:
 //!
-//! | File | Is |
+//! | File | Contents |
 //! |---|---|
 //! | `kernel.log` | kernel's log since the run began: IOMMU faults, `vfio-pci`, `mlx5_core` of the physical function |
 //! | `machine-N-before.txt`, `machine-N-after.txt` | lspci, ethtool, ip, devlink, mlxconfig; function N and its PF |
@@ -73,7 +73,7 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// Returns the whole log, as dmesg prints it.
+/// Returns the whole log, as dmesg prints it; `None` if dmesg is missing or fails.
 fn log(machine: &Machine) -> Option<String> {
     machine.ask("dmesg", &[])
 }

@@ -78,7 +78,7 @@ impl<S: Subscriber> Layer<S> for Listener {
 }
 
 impl Wire {
-    /// Writes to the capture. The first error ends the capture.
+    /// Writes to the capture. The first error ends the capture. `None` if the capture has ended.
     fn write<T>(
         &mut self,
         write: impl FnOnce(&mut Capture<BufWriter<File>>) -> Result<T, CaptureError>,
@@ -157,7 +157,7 @@ impl Said {
     }
 }
 
-/// Parses hex digits as bytes.
+/// Parses hex digits as bytes; `None` if their number is odd, or a character is no digit.
 pub(crate) fn bytes(digits: &str) -> Option<Vec<u8>> {
     let even = digits.len().is_multiple_of(2) && digits.is_ascii();
     even.then(|| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Line;
 
-/// Runs `dcb` of iproute2, and returns its JSON output.
+/// Runs `dcb` of iproute2, and returns its JSON output; `None` if it is missing or fails.
 fn dcb(machine: &Machine, object: &str, interface: &str) -> Option<Value> {
     let text = machine.ask("dcb", &["-j", object, "show", "dev", interface])?;
     serde_json::from_str(&text).ok()

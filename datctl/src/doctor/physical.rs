@@ -363,7 +363,8 @@ impl Side {
     }
 }
 
-/// Returns the link state that is set for a virtual function at its physical function, as `ip` prints it.
+/// Returns the link state that is set for a virtual function at its physical function, as `ip` prints it. `None` if
+/// `ip` does not report it.
 pub(crate) fn link_state(machine: &Machine, interface: &str, number: u32) -> Option<String> {
     settings(machine, interface, number)?.link_state
 }
@@ -377,7 +378,8 @@ fn settings(machine: &Machine, interface: &str, number: u32) -> Option<Settings>
         .find(|settings| settings.vf == number)
 }
 
-/// Returns the mode of the switch, from `devlink` or from a file of NVIDIA's out-of-tree driver.
+/// Returns the mode of the switch, from `devlink` or from a file of NVIDIA's out-of-tree driver. `None` if neither
+/// shows it.
 fn mode(machine: &Machine, physical: PciAddress, interface: Option<&Netdev>) -> Option<Mode> {
     let device = format!("pci/{physical}");
     let word = machine

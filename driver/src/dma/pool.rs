@@ -63,9 +63,9 @@ impl PoolBuilder {
     /// Makes a pool of `bytes` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages,
-    /// or the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
-    /// [`DmaError::Populate`]: there is not enough memory, not on that node, or not for this process.
+    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages, or
+    /// the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
+    /// [`DmaError::Populate`]: there is not enough memory: in all, on that node, or for this process.
     /// [`DmaError::Memory`], [`DmaError::Iova`], [`DmaError::Function`]: the host could not map the memory, the I/O
     /// address space had no free range, or the function refused the mapping.
     pub fn build(&self, bytes: usize) -> Result<DmaPool, DmaError> {
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// A control group may forbid pages that are free by their number: they cannot be populated.
+    /// A control group may forbid huge pages although the hugetlb pool has free ones. They then cannot be populated.
     #[test]
     fn a_chunk_of_the_arena_is_on_base_pages_if_huge_ones_cannot_be_populated() {
         let forbidden = ClaimedPages::new(1);
@@ -335,7 +335,8 @@ mod tests {
         assert_eq!(device.mappings(), []);
     }
 
-    /// A program may drop a pool while the device runs, so the end of the pool does not free what the device may write.
+    /// A program may drop a pool while the device runs, so dropping the pool does not free memory that the device may
+    /// write.
     #[test]
     fn memory_of_a_pool_that_is_kept_is_not_given_out_again_and_stays_mapped_without_the_pool() {
         let device = Double::new();

@@ -28,7 +28,7 @@ pub struct Geometry {
     /// True for a block device, false for a file.
     pub is_block_device: bool,
     /// Bytes of the smallest piece that can be read or written with `O_DIRECT`. For a file, the value of its file
-    /// system, or 512.
+    /// system, or 512 if the system does not report it.
     pub logical_block: u32,
     /// Bytes of the smallest piece that is written without a read-modify-write. For a file, the preferred block size of
     /// its file system.
@@ -43,7 +43,7 @@ pub struct Geometry {
     pub deallocates: bool,
 }
 
-/// Block size in bytes that every disk and file system supports.
+/// Block size in bytes that is assumed for a file whose `O_DIRECT` alignment the system does not report.
 const SECTOR: u32 = 512;
 
 /// `BLKGETSIZE64` of `linux/fs.h`.

@@ -2,9 +2,9 @@
 //!
 //! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports redirect such
 //! traffic upstream (PCI Express Base Specification, "Access Control Services": source validation, request and
-//! completion redirect, upstream forwarding). The kernel puts functions that it cannot isolate into one IOMMU group.
-//! So when a group has unrelated functions, the cause is ports above it that lack these bits. This module reads the
-//! bits from the ports' configuration space.
+//! completion redirect, upstream forwarding). The kernel puts functions that it cannot isolate into one IOMMU group. So
+//! when a group has unrelated functions, the usual cause is a port above it that lacks these bits. This module reads
+//! the bits from the ports' configuration space.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::vfio::PciAddress;
 const EXTENDED: usize = 0x100;
 const ACS: u16 = 0x000d;
 const PCI_EXPRESS: u8 = 0x10;
-/// Source validation, P2P request redirect, P2P completion redirect, upstream forwarding (`pci_acs_flags_enabled` in
-/// Linux asks for these).
+/// Source validation, P2P request redirect, P2P completion redirect, upstream forwarding (`REQ_ACS_FLAGS` of Linux
+/// `drivers/iommu/iommu.c`).
 const NEEDED: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4;
 const ROOT_PORT: u16 = 4;
 const DOWNSTREAM_PORT: u16 = 6;
 
-/// Redirection by a port of the traffic between the functions below it.
+/// Tells whether a port sends the traffic between the functions below it upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// The port sends all of this traffic upstream.
@@ -31,7 +31,7 @@ pub enum Isolation {
     Off,
     /// The port has no ACS capability.
     Absent,
-    /// The port's configuration space cannot be read completely; that takes root.
+    /// The port's configuration space cannot be read completely. Only root may read all of it.
     Unreadable,
 }
 

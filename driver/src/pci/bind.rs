@@ -21,7 +21,7 @@ use super::machine::{Machine, PciFunction};
 use super::network::Traffic;
 use crate::vfio::{PciAddress, VfioError};
 
-/// The driver for user space.
+/// Name of the kernel driver that lets a program in user space open a function.
 const VFIO_PCI: &str = "vfio-pci";
 
 /// A writer of sysfs files.

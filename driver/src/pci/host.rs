@@ -135,7 +135,7 @@ impl Machine {
         self.soft_limit("Max open files")
     }
 
-    /// Returns the number of DMA mappings that VFIO allows for each container.
+    /// Returns the number of DMA mappings that VFIO allows for each container; `None` if its module is not loaded.
     #[must_use]
     pub fn dma_mappings(&self) -> Option<u64> {
         self.text("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")?

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::vfio::{PciAddress, Roots, VfioError, is_harmless, is_vfio, link_name};
 
-/// The file systems in which a machine describes itself.
+/// The file systems in which the kernel describes a machine: sysfs, procfs and `/dev`.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
@@ -80,7 +80,7 @@ impl Link {
     }
 }
 
-/// A function of an IOMMU group, and its effect on the others.
+/// A function of an IOMMU group, and whether it prevents the use of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its address.
@@ -118,7 +118,7 @@ impl Machine {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Returns the text of a file, trimmed.
+    /// Returns the text of a file, trimmed; `None` if it cannot be read.
     pub(super) fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
         text(&self.path(absolute))
     }
@@ -247,13 +247,13 @@ fn reset_methods(path: &Path) -> Vec<String> {
     }
 }
 
-/// Returns the text of a file, trimmed.
+/// Returns the text of a file, trimmed; `None` if it cannot be read.
 pub(super) fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Returns a decimal number in a file; `None` if it does not fit the type, such as -1.
+/// Reads a decimal number from a file. `None` if the file cannot be read, or its number does not fit the type (as -1).
 pub(super) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }

@@ -173,7 +173,7 @@ impl Machine {
     }
 }
 
-/// Returns the route that the kernel would take to an address.
+/// Returns the route to an address with the longest prefix, and of several the one with the lowest metric.
 fn best(routes: &[Route], to: IpAddr) -> Option<&Route> {
     let (bits, version, width) = match to {
         IpAddr::V4(four) => (u128::from(four.to_bits()), Version::V4, 32),
@@ -190,7 +190,8 @@ fn best(routes: &[Route], to: IpAddr) -> Option<&Route> {
         .min_by_key(|route| (u32::MAX - route.length, route.metric))
 }
 
-/// Parses a line of `/proc/net/route`: numbers in hex, addresses in the processor's byte order.
+/// Parses a line of `/proc/net/route`: numbers in hex, addresses in the processor's byte order. `None` if the route is
+/// not up, or rejects packets.
 fn route_v4(fields: &[String]) -> Option<Route> {
     let word = |at: usize| Some(u32::from_be(hex(fields.get(at)?)?));
     /// RTF_UP and RTF_REJECT.
@@ -208,7 +209,7 @@ fn route_v4(fields: &[String]) -> Option<Route> {
     })
 }
 
-/// Parses a line of `/proc/net/ipv6_route`: numbers in hex, addresses as on the wire.
+/// Parses a line of `/proc/net/ipv6_route`: numbers in hex, addresses as on the wire. `None` as for [`route_v4`].
 fn route_v6(fields: &[String]) -> Option<Route> {
     const UP: u32 = 0x0001;
     const REJECT: u32 = 0x0200;

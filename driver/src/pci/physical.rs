@@ -45,8 +45,8 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// Returns the number of the virtual function whose representor this is: `pf0vf3`, or `c1pf0vf3` from a card's
-    /// own processor.
+    /// Returns the number of the virtual function whose representor this is: `pf0vf3`, or `c1pf0vf3` from a card's own
+    /// processor. `None` if this is no representor.
     #[must_use]
     pub fn represents(&self) -> Option<u32> {
         let (physical, number) = self.port_name.as_deref()?.split_once("vf")?;
@@ -70,7 +70,7 @@ impl Machine {
     }
 
     /// Returns the index of a virtual function among those of its physical function, from 0: the number that `ip link
-    /// set ... vf` takes.
+    /// set ... vf` takes. `None` if the physical function does not list it.
     #[must_use]
     pub fn virtual_function_number(
         &self,
@@ -85,8 +85,8 @@ impl Machine {
         })
     }
 
-    /// Returns the output of a program of the machine, up to 16 MiB. `None` if the program does not exist, fails, or
-    /// takes longer than 30 s, for example because it waits for firmware that does not answer.
+    /// Returns the output of a program of the machine. `None` if the program does not exist, fails, takes longer than
+    /// 30 s (for example because it waits for firmware that does not answer), or prints more than 16 MiB.
     #[must_use]
     pub fn ask(&self, program: &str, arguments: &[&str]) -> Option<String> {
         output(&self.program(program)?, arguments, PATIENCE)

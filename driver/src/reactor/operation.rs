@@ -86,7 +86,7 @@ impl<'a> FileOperation<'a> {
     ///
     /// Neither copies nor references are made: `to` may be a region of an adapter ([`DmaMemory::bytes`]), and its
     /// memory stays mapped until the operation has ended. A file that was opened with `O_DIRECT` needs an offset, a
-    /// length and memory at multiples of its block size ([`Geometry`](crate::Geometry)).
+    /// length and memory with the alignments of its [`Geometry`](crate::Geometry).
     ///
     /// [`DmaMemory::bytes`]: crate::DmaMemory::bytes
     #[inline]
@@ -140,7 +140,8 @@ impl<'a> FileOperation<'a> {
         }
     }
 
-    /// Returns the memory of a read or a write: buffer, offset in the buffer, number of bytes.
+    /// Returns the memory of a read or a write: buffer, offset in the buffer, number of bytes. `None` for other
+    /// operations.
     #[inline]
     fn memory(&self) -> Option<(&DmaBuffer, usize, usize)> {
         match *self {
@@ -210,11 +211,11 @@ pub(crate) enum Step {
     Failed(Errno),
 }
 
-/// Registered buffers and files of the kernel.
+/// Buffers and files that are registered with the kernel.
 pub(crate) trait Pinned {
-    /// Returns the index of the buffer that contains a range of memory.
+    /// Returns the index of the registered buffer that contains a range of memory; `None` if there is none.
     fn buffer(&self, address: usize, bytes: usize) -> Option<u16>;
-    /// Returns the index of the file.
+    /// Returns the index of the file; `None` if it is not registered.
     fn file(&self, file: &File) -> Option<i32>;
 }
 

@@ -125,14 +125,14 @@ impl Roots {
         }
     }
 
-    /// Returns the number of a function's IOMMU group.
+    /// Returns the number of a function's IOMMU group; `None` without an IOMMU.
     fn group(&self, address: &str) -> Option<u32> {
         link_name(&self.device(address).join("iommu_group"))?
             .parse()
             .ok()
     }
 
-    /// Lists the other functions of a group that a kernel driver uses.
+    /// Lists the other functions of a group whose drivers prevent its use, each with its driver.
     fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
         let devices = self
             .sysfs
@@ -168,7 +168,7 @@ pub(crate) fn is_harmless(driver: &str) -> bool {
     is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport" | "shpchp")
 }
 
-/// Returns the last component of a symbolic link's target.
+/// Returns the last component of a symbolic link's target; `None` if the path is no link.
 pub(crate) fn link_name(path: &Path) -> Option<String> {
     let target = std::fs::read_link(path).ok()?;
     Some(target.file_name()?.to_str()?.to_owned())

@@ -1,9 +1,10 @@
 //! The driver's side: one connection to a server.
 //!
-//! Register writes are posted: sent without waiting, in the order of the calls. A failure of a write is reported by
-//! the next message. All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). Connecting
-//! waits at most as long for a place in the server's queue. A connection that failed once is not used again, because
-//! the start of the next message in the stream is unknown. Memory without a descriptor is accessed over another socket
+//! Register writes are posted: sent without waiting, in the order of the calls. A write that cannot be sent makes the
+//! connection fail, which the next message reports. A server cannot report that it refused a write, because a write has
+//! no reply. All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). Connecting waits
+//! at most as long for a place in the server's queue. A connection that failed once is not used again, because the
+//! start of the next message in the stream is unknown. Memory without a descriptor is accessed over another socket
 //! ([`twin_client`](super::twin_client)).
 
 use std::io;

@@ -8,7 +8,7 @@
 //! import keep it, so it still counts.
 //!
 //! The rules are those of the kernel's TYPE1v2 IOMMU: mappings do not overlap, an unmapping removes every mapping
-//! inside its range and splits none, and unmapping an empty range succeeds.
+//! inside its range and splits none, and unmapping a range without mappings succeeds.
 //!
 //! A client may map memory without a descriptor. If the client has a twin socket, that memory is accessed by
 //! messages. For other clients (QEMU: ROMs, device memory) the mapping is recorded here but not made at the device: a

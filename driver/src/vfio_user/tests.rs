@@ -488,7 +488,7 @@ fn thousands_of_pages_of_one_file_are_mapped_and_taken_back_by_range() {
     let taken = DmaUnmap::read_from_bytes(&reply).unwrap().size.get();
     assert_eq!(taken, (1 << 24) / 2);
     assert_eq!(rig.double.mappings().len(), 5_000 - 2_048);
-    // Unmapping an empty range is not an error.
+    // Unmapping a range without mappings is not an error.
     let reply = raw
         .ask(Command::DMA_UNMAP, &unmap(0, 1 << 24), &[])
         .unwrap();

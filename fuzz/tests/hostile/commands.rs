@@ -47,7 +47,8 @@ struct Command {
     op_mod: u8,
     /// Rare choice: a command that has only one op_mod gets another one.
     odd_op_mod: RareChoice,
-    /// Value of the dword at 0x08. If it is `None`, the dword names an object of the kind that the command needs.
+    /// Value of the field that names the command's object, at 0x08 in most commands. If it is `None`, the field names
+    /// an object of the kind that the command needs.
     object: Option<Number>,
     /// 64-bit words after the fixed part, such as page lists.
     list: Vec<Word>,
@@ -815,7 +816,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
     BESIDE.tell();
 }
 
-/// The inputs have every opcode of the simulator, and each well-formed create command succeeds in this order.
+/// The inputs have every opcode of the simulator. The well-formed create commands succeed in the order of this test.
 #[test]
 fn commands_of_the_attack_are_all_that_the_simulator_has() {
     let sent: BTreeSet<u16> = inputs()

@@ -76,7 +76,7 @@ enum Event {
         spoil: Spoil,
         doorbell: Spoil,
     },
-    /// The first function posts arbitrary bytes instead of a WQE.
+    /// The first function posts a WQE of arbitrary bytes after a control segment, with flipped bits in both.
     Raw { bytes: Vec<u8>, spoil: Spoil },
     /// A forged frame arrives.
     Arrives { frame: Frame },
@@ -84,7 +84,7 @@ enum Event {
     Noise { bytes: Vec<u8> },
     /// A receive buffer of some length is posted at the attacked function or at the other one.
     Receive { at_other: bool, bytes: u16, key: u8 },
-    /// The send counter in the doorbell record changes.
+    /// The first function changes its send counter, posts a WQE of zeros, and does not ring the doorbell.
     Record { by: i16 },
     /// Software modifies the state of a queue.
     Modify { receive: bool, from: u8, to: u8 },

@@ -572,7 +572,7 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
             run.end();
         });
     let done = [&STEPS, &SUCCEEDED, &WAITED].map(|count| count.load(Ordering::Relaxed));
-    // Each iteration has 24 steps. The other two bounds are averages over many iterations.
+    // Each iteration has 24 random steps. The other two bounds are averages over many iterations.
     let worlds = worlds as u64;
     let least = [worlds * 20, worlds * 2, worlds * 6 / 1_000];
     let is_enough = done.iter().zip(least).all(|(done, least)| *done >= least);

@@ -7,11 +7,13 @@
 //! addresses is written, to test whether it reads back as written. Its original content is restored.
 //!
 //! The initialization segment is recorded at three times: before the address of the command queue is written, after
-//! ENABLE_HCA, and after INIT_HCA. Capabilities in force are read once more at the end. The record lists the changes.
+//! ENABLE_HCA, and after INIT_HCA. Capabilities in force are read once more after INIT_HCA. The record lists the
+//! changes.
 //!
 //! Records are meant to be published, so data that identifies a card or its owner is replaced before it is written:
-//! the MAC and GUIDs, wherever their bytes appear in a page or register. Serial numbers, node descriptions and
-//! addresses of memory are not queried. The text has the format of the simulator's profiles ([`Record::text`]).
+//! the MAC and GUIDs, wherever their bytes appear in the segment, a page or a register. Serial numbers, node
+//! descriptions and addresses of memory are not queried. The text has the format of the simulator's profiles
+//! ([`Record::text`]).
 
 use std::fmt::Write as _;
 
@@ -530,7 +532,7 @@ impl Recorder {
             .collect())
     }
 
-    /// Reads the state of the vport, and registers its identifying data for replacement.
+    /// Reads the state of the vport, and adds its identifying data to the redactions.
     fn state(&mut self) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         if let Some((answer, _)) = self.ask("", &QueryVportStateIn::new(), &[], 0)? {
@@ -616,8 +618,8 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// Tests whether the vport's list of unicast addresses reads back as written; no public text says so for a virtual
-    /// function. Restores the original content.
+    /// Tests whether the vport's list of unicast addresses reads back as written. No public document states this for a
+    /// virtual function. Restores the original content.
     fn unicast_list(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
         let page = caps.iter().find(|page| page.kind == CapType::GENERAL);
         let Some(general) = page.and_then(|page| general(&page.current)) else {
@@ -700,8 +702,8 @@ impl Recorder {
         Ok(found)
     }
 
-    /// Registers bytes that identify the card, and their replacement. Bytes that are all zero identify nothing and are
-    /// skipped.
+    /// Adds bytes that identify the card, and their replacement, to the redactions. Skips bytes that are all zero,
+    /// because they identify nothing.
     fn add_redaction(&mut self, secret: &[u8], instead: &[u8]) {
         if secret.iter().any(|byte| *byte != 0) {
             self.redactions.push((secret.to_vec(), instead.to_vec()));
@@ -746,7 +748,7 @@ fn identity(control: &Control) -> Result<Identity, MlxError> {
     })
 }
 
-/// Returns the number of entries of the MSI-X table, from the PCI capability list; 1 if it has no MSI-X.
+/// Returns the number of entries of the MSI-X table, from the PCI capability list; 1 if the function has no MSI-X.
 fn vectors(function: &Function) -> Result<u16, MlxError> {
     let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
     // The list lies in 192 bytes, in steps of four, so it has at most 48 entries.

@@ -4,9 +4,9 @@
 //! each, linked by DMA address (PRM "Command Interface Mailbox"). We also prepare the chain for the output: the device
 //! fills the given blocks and follows our links.
 //!
-//! Blocks have 576 bytes at 1 KiB alignment: the pointer format requires an alignment of 512 bytes, the device refuses
-//! a stride of 0x240 (Snabb `connectx.lua`), and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and kept for
-//! reuse. Blocks of a command that the device has not answered are not in the pool.
+//! Blocks have 576 bytes at an alignment of 1 KiB. The pointer format requires an alignment of 512 bytes, the device
+//! refuses a stride of 0x240 (Snabb `connectx.lua`), and mlx5_core's pool uses 1024. Blocks are cut from 4 KiB pages
+//! and kept for reuse. Blocks of a command that the device has not answered are not in the pool.
 
 use driver::{DmaArena, DmaBuffer, DmaError};
 use zerocopy::IntoBytes;

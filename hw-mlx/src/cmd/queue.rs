@@ -524,8 +524,8 @@ impl CommandQueue {
     }
 
     /// Gives a command up. If the device still has the command, returns its opcode, its op_mod, and the milliseconds
-    /// since it was posted; its memory belongs to the device until the device returns the entry. If the answer has been
-    /// read, counts and drops the answer, and returns `None`.
+    /// since it was posted. Its memory then belongs to the device until the device returns the entry. If the answer has
+    /// been read, counts and drops the answer, and returns `None`.
     pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
         let slot = self.slot_of(ticket)?;
         let action = slot.step(Event::Abandon);
@@ -568,7 +568,7 @@ impl std::fmt::Debug for CommandQueue {
     }
 }
 
-/// Converts the length of a message, which is a few kilobytes.
+/// Converts the length of a message. The longest is MANAGE_PAGES, whose page list has up to 8 MiB.
 fn length_u32(bytes: usize) -> u32 {
     // PANIC: no mailboxes could have been allocated for a message of 4 GiB.
     u32::try_from(bytes).expect("a message shorter than 4 GiB")

@@ -1,9 +1,9 @@
 //! Command signatures (PRM "Command Interface", signatures).
 //!
-//! A signature is one byte. Its value makes the XOR of all bytes that it covers 0xff. One signature covers the 64
-//! bytes of a command entry as the device gets them, one a mailbox's control part, and one a whole mailbox. The device
-//! checks signatures only if its `cmdif_checksum` capability is set. We always write them, because a device that does
-//! not check them ignores them.
+//! A signature is one byte. Its value makes the XOR of all bytes that it covers 0xff. There are three: over the 64
+//! bytes of a command entry as the device gets them, over a mailbox's control part, and over a whole mailbox. The
+//! device checks signatures only if its `cmdif_checksum` capability is set. We always write them, because a device that
+//! does not check them ignores them.
 
 /// Returns the XOR of `bytes`.
 pub(crate) fn xor8(bytes: &[u8]) -> u8 {

@@ -3,11 +3,11 @@
 //! The driver gives the device the new ring (MODIFY_CQ, op_mod 1). The device writes a last entry with opcode 5 into
 //! the old ring, and all later entries into the new one. That last entry advances the counter by one. We copy the
 //! entries not yet taken from the old ring: an entry at index i moves to index i + 1, with the owner bit of its new
-//! slot. All slots before it stay marked as never written. (PRM "Resizing a CQ"; `copy_resize_cqes` in
+//! slot. All other slots stay marked as never written. (PRM "Resizing a CQ"; `copy_resize_cqes` in
 //! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry has been written when the command is
 //! answered.)
 //!
-//! If the device writes no such last entry, the driver logs an error and expects the device's next entry one slot after
+//! If the device writes no such last entry, the driver logs an error and expects the device's next entry directly after
 //! the copied ones. Requests whose entries are missing then never complete. The old ring stays out of use as long as
 //! the function is open, because the device may still write it.
 
@@ -46,7 +46,7 @@ impl Cq {
             .cq_context_mut()
             .set_log_cq_size(entries.ilog2())
             .set_log_page_size(memory.log_page_size());
-        // The entries taken so far are published, so that the device can write the entry that ends the ring.
+        // The consumer index is published, so that the device has a free slot for the entry that ends the ring.
         self.publish_consumer_index();
         let memory = memory.lend();
         if let Err(error) = hca.exec_with(&command, &memory.get().pages()) {

@@ -32,7 +32,7 @@ pub(crate) struct Use {
     _held: Arc<()>,
 }
 
-/// A removed entry, which is cleared when nothing uses it any more.
+/// A removed entry, which is cleared when nothing uses it any more, or when `RETIRING` is over.
 struct Retiring {
     entry: GidEntry,
     since: Instant,

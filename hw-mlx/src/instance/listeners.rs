@@ -23,7 +23,7 @@
 //! cannot know whose event queue has an entry, so it signals the wakeups of the other instances. Those do not wake
 //! further instances.
 //!
-//! The module `models` runs this file in every interleaving of the threads.
+//! The module `models` runs this file in the interleavings of two threads, up to a bound of preemptions.
 
 use super::Interrupt;
 use crate::event::{AsyncEvent, Inbox};

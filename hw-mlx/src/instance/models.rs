@@ -1,5 +1,5 @@
-//! Models of the wakeups between instances: an instance that takes in the answer, event or interrupt of another one
-//! wakes it, and no instance sleeps while its inbox has an event.
+//! Models of the wakeups between instances. They check two rules: an instance that takes in the answer, event or
+//! interrupt of another one wakes that one; and no instance sleeps while its inbox has an event.
 //!
 //! The models use the file `listeners` itself, with the types of loom, which tries every interleaving of the threads.
 //! Around it they repeat the steps of the threads of two instances, under the names of the functions of the driver:
@@ -11,7 +11,7 @@
 //! | `Machine::wait` | `Hca::wait` |
 //! | `Machine::exec` | `Hca::go_on` with `Control::advance` |
 //! | `Machine::progress`, `leave` | `Hca::process_events`, `Own::leave` |
-//! | `Machine::hand_over` | an instance gives another one work: into its queue, then its waker |
+//! | `Machine::hand_over` | an instance puts work into the queue of another one, then calls that one's waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
 //! The models have no timeouts: after a lost wakeup a thread sleeps for ever, which loom reports as a deadlock. Four
@@ -504,7 +504,8 @@ fn news_behind_a_command() {
 /// Number of preemptions that suffices to find each of the mistakes.
 const PREEMPTIONS: usize = 2;
 
-/// Runs a model in every interleaving with up to `PREEMPTIONS` preemptions.
+/// Runs a model in every interleaving with up to `PREEMPTIONS` preemptions, or up to LOOM_MAX_PREEMPTIONS if that is
+/// set.
 fn explore(what: &str, broken: Broken, model: fn()) {
     BROKEN.set(broken);
     // `Builder::new` reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.

@@ -13,10 +13,11 @@
 //! protection domain, completion queues and, from RST2INIT on, port and frequency of acknowledgement requests are
 //! repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
 //!
-//! Outstanding RDMA Reads. Both sides have negotiated depths as numbers, but the device takes powers of two. The depth
-//! as originator is rounded down, so that we never have more reads outstanding than the peer agreed to. (The minimum is
-//! one; if none was agreed, the peer refuses a read.) The depth as target is rounded up, so that the peer never has
-//! more reads outstanding than we keep resources for. If no reads were agreed, the device refuses all (`rre` 0).
+//! Both sides have negotiated the numbers of outstanding RDMA Reads (the depths), but the device takes powers of two.
+//! The depth as originator is rounded down, so that we never have more reads outstanding than the peer agreed to. (The
+//! minimum is one; if none was agreed, the peer refuses a read.) The depth as target is rounded up, so that the peer
+//! never has more reads outstanding than we keep resources for. If no reads were agreed, the device refuses all (`rre`
+//! 0).
 //!
 //! Atomic operations of the peer are allowed if its reads are allowed and the device supports them: each atomic
 //! operation takes one of the same resources. The keys limit the memory that the peer may access with them.
@@ -116,8 +117,8 @@ impl QpFacts {
         context
     }
 
-    /// Returns a context with the fields that every transition repeats in addition: the port, which the device needs to
-    /// associate QP1 with a port, and the frequency of acknowledgement requests.
+    /// Returns a context with all fields that every transition repeats: those of `base`, the port (which the device
+    /// needs to associate QP1 with a port), and the frequency of acknowledgement requests.
     fn transition(&self) -> Qpc {
         let mut context = self.base();
         context.set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
@@ -263,9 +264,9 @@ fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: Qpn, remote
         .set_rmac_31_0(u32::from_be_bytes([m2, m3, m4, m5]));
 }
 
-/// Returns the UDP source port of a flow. A network that hashes ports spreads the flows of one pair of hosts over
-/// several routes, but keeps each flow on one route (`rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in
-/// Linux include/rdma/ib_verbs.h).
+/// Returns the UDP source port of a flow. If the flow label is 0, the port depends on the two queue pair numbers. A
+/// network that hashes ports spreads the flows of one pair of hosts over several routes, but keeps each flow on one
+/// route (`rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in Linux include/rdma/ib_verbs.h).
 #[must_use]
 pub fn udp_source_port(flow_label: u32, local_qpn: Qpn, remote_qpn: Qpn) -> u16 {
     let mut label = flow_label & 0xf_ffff;

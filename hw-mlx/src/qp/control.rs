@@ -365,10 +365,11 @@ impl Qp {
         Ok(looped)
     }
 
-    /// Moves the queue pair from any state to ERR. All later requests, and those outstanding, complete as flushed. In
-    /// RESET the device has discarded the outstanding ones: the caller first polls the entries already written and
-    /// takes the rest by [`Qp::take_lost`], because this call forgets them and starts again at index 0. An old entry
-    /// that is still unpolled would be taken for that of a later request.
+    /// Moves the queue pair from any state to ERR. All later requests, and those outstanding, complete as flushed.
+    ///
+    /// If the queue pair is in RESET, the device has discarded the outstanding requests, and this call forgets them and
+    /// starts again at index 0. So the caller first polls the entries already written, and takes the rest by
+    /// [`Qp::take_lost`]. An entry that is still unpolled would be taken for that of a later request.
     ///
     /// # Errors
     /// Device refusal; the queue pair keeps its state.

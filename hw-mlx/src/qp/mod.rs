@@ -181,7 +181,7 @@ impl Qp {
     /// and rights.
     ///
     /// # Errors
-    /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
+    /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
     #[inline(always)]
     pub fn post_request<I>(
         &mut self,
@@ -196,9 +196,9 @@ impl Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
-    /// Posts a request of one segment ([`Qp::post_request`]). Returns an error at once if the queue appears full, even
-    /// if it only appears so after a bind; `post_request` may still succeed then. Without `RING`, the next request or
-    /// [`Qp::ring_last`] rings the doorbell.
+    /// Posts a request of one segment ([`Qp::post_request`]). Returns an error if the queue appears full. After a bind
+    /// it may only appear full; `post_request` then succeeds. Without `RING`, the next request or [`Qp::ring_last`]
+    /// rings the doorbell.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -213,7 +213,7 @@ impl Qp {
         self.send.post_one::<RING>(op, segment, cookie, flags)
     }
 
-    /// Rings the doorbell for requests that were posted without a doorbell.
+    /// Rings the doorbell for requests that were posted without a doorbell. There must be at least one.
     pub fn ring_last(&mut self) {
         self.send.ring_last();
     }
@@ -376,8 +376,8 @@ impl Qp {
         self.send.ends_silently()
     }
 
-    /// Returns the receives that are posted and not complete, oldest first. Returns `None` if the ring has changed
-    /// since we wrote it.
+    /// Returns the receives that are posted and not complete, oldest first. Returns `None` if the lengths in the ring
+    /// have changed since we wrote them.
     #[must_use]
     pub fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
         self.recv.posted()

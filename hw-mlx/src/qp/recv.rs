@@ -304,8 +304,8 @@ impl RecvQueue {
         shadow
     }
 
-    /// Returns the outstanding receives, oldest first. Returns `None` if the ring has changed since we wrote it, which
-    /// only the device can have done.
+    /// Returns the outstanding receives, oldest first. Returns `None` if the lengths in the ring have changed since we
+    /// wrote them. Only the device can have changed them.
     pub fn posted(&self) -> Option<Vec<PostedRecv>> {
         (0..self.outstanding())
             .map(|ahead| self.posted_at(self.shadow.oldest.wrapping_add(ahead)))

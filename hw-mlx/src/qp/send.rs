@@ -400,7 +400,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Rings the doorbell for requests that [`SendQueue::post_one`] posted without a doorbell.
+    /// Rings the doorbell for requests that [`SendQueue::post_one`] posted without a doorbell. There must be at least
+    /// one.
     pub fn ring_last(&mut self) {
         self.ring(self.unrung);
     }
@@ -713,7 +714,7 @@ impl SendQueue {
             const BESIDE: usize = UNIT_BYTES - 4;
             let mut unit = [0; UNIT_BYTES];
             unit[..4].copy_from_slice(&wqe::inline_header(bytes).to_be_bytes());
-            // The length is known at compile time, so the compiler emits no call of memcpy(3).
+            // A whole chunk has a constant length, so the compiler copies it without a call of memcpy(3).
             let rest = match data.split_first_chunk::<BESIDE>() {
                 Some((first, rest)) => {
                     unit[4..].copy_from_slice(first);

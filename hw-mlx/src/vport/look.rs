@@ -41,7 +41,7 @@ pub struct VportState {
     pub unicast: Vec<[u8; 6]>,
     /// Multicast MACs that the vport receives.
     pub multicast: Vec<[u8; 6]>,
-    /// VLANs of the vport.
+    /// VLAN IDs in the vport's list.
     pub vlans: Vec<u16>,
 }
 

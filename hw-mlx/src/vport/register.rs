@@ -10,8 +10,8 @@ pub(crate) const LOCAL_PORT: u32 = 1;
 pub(crate) const WRITE: u32 = 0;
 pub(crate) const READ: u32 = 1;
 
-/// Reads or writes a register of the port. Returns `None` if the firmware refuses, as it does to virtual functions. A
-/// refusal with INTERNAL_ERR is an error.
+/// Reads or writes a register of the port. Returns `None` if the firmware refuses, as it does most accesses of virtual
+/// functions. A refusal with INTERNAL_ERR is an error.
 pub(crate) fn access<R: Layout>(
     control: &mut impl Commands,
     register: RegisterId,

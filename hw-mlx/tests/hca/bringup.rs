@@ -209,7 +209,8 @@ fn a_function_that_was_pulled_out_is_called_gone_at_once() {
 }
 
 /// A command's time limit is the one that the device reports, but at least the configured one. The device reports
-/// limits in `cmd_exec_to` and `cmd_q_init_to` if the latter is not zero (Linux `lib/tout.c` `mlx5_tout_query_iseg`).
+/// limits in `cmd_exec_to` and `cmd_q_init_to`, if `cmd_q_init_to` is not zero (Linux `lib/tout.c`
+/// `mlx5_tout_query_iseg`).
 #[test]
 fn a_command_may_take_as_long_as_the_device_says_and_never_less_than_configured() {
     // `cmd_exec_to` of two minutes, and of 30 seconds.

@@ -258,7 +258,7 @@ fn an_answer_and_a_look_around_wake_nobody_whom_they_do_not_concern() {
     assert!(wakeup.is_pending());
 }
 
-/// A command of one instance that times out does not take the answer of another instance's command from its owner: the
+/// If a command of one instance times out, the owner of another command still gets the answer to that command. The
 /// owner is woken when the answer comes, and not before.
 #[test]
 fn a_command_that_times_out_leaves_the_answer_of_another_instance_to_its_owner() {

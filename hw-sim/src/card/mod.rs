@@ -21,9 +21,9 @@
 //! promiscuity, MTU, RoCE addresses). The card administrator's settings of a virtual function (address, GUID, trust,
 //! VLAN, link state) are in the [`Vport`] and survive resets of the function.
 //!
-//! The virtual functions are managed in one of two ways. While the physical function's driver has created an FDB, its
-//! flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card derives the same rules from the
-//! address lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) replaces `ip link set … vf`.
+//! The virtual functions are managed in one of two ways. While the physical function's driver has an FDB, the flow
+//! tables of this FDB decide ([`Card::fdb`]). Otherwise the card derives the rules from the address lists, as Linux
+//! does, and [`SimCard::set_vf`](crate::SimCard::set_vf) replaces `ip link set … vf`.
 //!
 //! The link state of a port is never set directly. It follows from the settings of administrator and drivers.
 //! `Env::settle` notifies the functions whose port has changed since their last notification.
@@ -186,7 +186,7 @@ impl Card {
             .for_each(Subnet::unmanage);
     }
 
-    /// Clears the FDB and the access lists of all vports. Called when the manager's function is reset.
+    /// Clears the FDB and the access lists of all vports, because the manager's function is reset or torn down.
     pub fn forget_manager(&mut self) {
         self.fdb.clear();
         for vport in &mut self.vports {

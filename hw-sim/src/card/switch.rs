@@ -14,8 +14,8 @@
 //! | to a group (or broadcast) in vports' multicast lists | these, all-multicast vports, the wire | `esw_add_mc_addr` |
 //! | to any other group, if there are all-multicast vports | these, the wire | `esw_apply_vport_rx_mode` |
 //! | from the wire, if there are promiscuous vports | these | `esw_apply_vport_rx_mode` |
-//! | any other, from a vport | the wire | the device's miss |
-//! | any other, from the wire | the physical function | the device's miss |
+//! | any other, from a vport | the wire | the device's miss rule |
+//! | any other, from the wire | the physical function | the device's miss rule |
 //!
 //! Promiscuity without trust has no effect (`esw_update_vport_rx_mode`). A promiscuous vport also counts as
 //! all-multicast. A frame from the wire never returns to the wire. A frame returns to its sending vport only if it is
@@ -52,6 +52,7 @@ pub type Copy<'f> = (Place, Cow<'f, [u8]>);
 impl Card {
     /// Returns the destinations of a frame, and the frame as each receives it. Adds to `down` the vports that would
     /// have received it, but are down.
+    ///
     /// # Errors
     /// The reason why the frame, or its last copy, was dropped.
     pub fn forward<'f>(

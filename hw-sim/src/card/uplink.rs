@@ -17,7 +17,7 @@ use crate::profile::Profile;
 /// MTU of the port after a reset, in bytes, including header, tag and check sequence.
 const USUAL_MTU: u16 = 1500 + ETHERNET_OVERHEAD;
 
-/// Rate that register PTYS reports: 100 Gb/s.
+/// Rate of a port that is not on a switch, in bits per second: the 100 Gb/s that register PTYS reports.
 const USUAL_RATE: u64 = 100_000_000_000;
 
 /// Administrative state (register PAOS).
@@ -60,7 +60,7 @@ pub struct Uplink {
     pub pauses: [PauseCounters; 8],
     /// Congestion counters.
     pub congestion: CongestionCounters,
-    /// Rate of the port on a switch, in bits per second.
+    /// Rate of the port in bits per second: that of the switch it is on, or 100 Gb/s without a switch.
     pub rate_bps: u64,
     training: Training,
 }

@@ -340,7 +340,7 @@ fn pvlc(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out)
 }
 
-/// Refuses a write of a descriptive register.
+/// Refuses a write of a read-only register.
 fn only_read(read: bool) -> Result<(), Refusal> {
     if !read {
         return Err(refuse!(BAD_OP, "register cannot be written"));

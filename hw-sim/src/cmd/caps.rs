@@ -101,8 +101,8 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
         // The function has neither packet pacing nor scheduling elements.
         CapType::QOS if caps.general.qos() => Vec::new(),
-        // The function has neither feature, so the page is zero. Inferred: a device with user contexts has both pages
-        // even without the features, because rdma-core's tests query only these two pages.
+        // The function has neither device memory nor QoS, so the page is zero. Inferred: a device with user contexts
+        // has both pages even without the features, because rdma-core's tests query only these two pages.
         CapType::DEV_MEM | CapType::QOS if caps.general.log_max_uctx() > 0 => Vec::new(),
         _ => {
             return Err(refuse!(

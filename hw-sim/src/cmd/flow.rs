@@ -24,8 +24,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const LIST: usize = SetFlowTableEntryIn::SIZE;
 /// `modify_field_select` of MODIFY_FLOW_TABLE: miss action and miss table.
 const SELECT_MISS: u32 = 1;
-/// `table_miss_action` of the table type's default: NIC_RX drops the frame, the FDB forwards it by the card's miss
-/// rule, and an access list passes it.
+/// `table_miss_action` that selects the default of the table type: NIC_RX drops the frame, the FDB forwards it by the
+/// card's miss rule, and an access list passes it.
 const MISS_DEFAULT: u32 = 0;
 /// Bits of `modify_enable_mask`: action, flow tag, destination list, counter list.
 const ENABLE_ACTION: u32 = 1;

@@ -6,7 +6,8 @@
 //! the entry, then the byte that returns the slot to software. If a command EQ existed at submission, the command's
 //! completion event follows. Last come the events that the command caused.
 //!
-//! A command that creates an object waits between fetch and execute until the firmware has the pages it needs.
+//! A command that creates an object waits between fetch and execute until the firmware has the pages it needs. So does
+//! INIT_HCA of a virtual function whose memory a reset has returned.
 //!
 //! Signatures are checked and written only while the `cmdif_checksum` capability is 3. A mailbox chain may be longer
 //! than the message needs. A token of 0 in the entry disables the check of tokens.

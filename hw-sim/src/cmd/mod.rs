@@ -85,7 +85,7 @@ impl Answer {
 pub struct Cmd<'a> {
     /// The function.
     pub nic: &'a mut Nic,
-    /// The state outside of the function: cards, links, time, other functions.
+    /// The state outside of the function: time, random numbers, log, cards, pending events.
     pub env: &'a mut Env,
     /// The whole input.
     pub input: &'a [u8],

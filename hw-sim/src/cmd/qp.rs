@@ -408,7 +408,8 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     if input.qpc().rae() && !cmd.nic.caps.general.atomic() {
         return Err(refuse!(BAD_PARAM, "remote atomics without that capability"));
     }
-    // A queue pair keeps its references, even if the context names others. Only the three that can change are read.
+    // Only the receive CQ, the SRQ and the counter set can change. The queue pair keeps all other references, even if
+    // the context names other objects.
     let before = cmd.nic.objects.qps.named(number).map(|slot| slot.refs);
     let after = changed_references(cmd, transition, &input, before)?;
     let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {

@@ -7,7 +7,7 @@ use crate::switch::{RateLimit, TrafficClass};
 use mlx_prm::{EtsTcnConfig, Qetcr, Qtct, RateUnit};
 use zerocopy::IntoBytes;
 
-/// Number of groups of classes. Inferred: no known driver writes a higher group, since there are eight classes.
+/// Number of groups of classes. Inferred: there are eight classes, and no known driver writes a group above 7.
 const GROUPS: u32 = 8;
 
 /// Checks the port number of these registers. Linux writes them with 0 and reads them with 1 or 0.

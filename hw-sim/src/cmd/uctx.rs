@@ -47,7 +47,7 @@ const WITHOUT_UID_FIELD: [Opcode; 35] = [
     Opcode::DELETE_FLOW_TABLE_ENTRY,
 ];
 
-/// Returns whether user contexts may send a command that has no uid field.
+/// Returns whether user contexts may send this command with a uid although its layout has no uid field.
 pub(super) fn may_carry_uid(opcode: Opcode) -> bool {
     WITHOUT_UID_FIELD.contains(&opcode)
 }

@@ -11,8 +11,8 @@ use mlx_prm::{
     CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE, Wq,
 };
 
-/// Log2 of the largest page of a page list: a 5-bit field counts from 4 KiB, and the page of a key is limited to 2^31
-/// too.
+/// Log2 of the largest page of a page list, in bytes. The 5-bit field could code larger pages, but the pages of
+/// keys have this limit too.
 const LOG_MAX_PAGE: u32 = 31;
 const LOG_MIN_PAGE: u32 = 12;
 /// Alignment of a queue's first entry in bytes, whatever the entry size.
@@ -22,7 +22,7 @@ const RECORD_BYTES: u64 = 8;
 /// Location of a queue, as the queue's context describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuePlace {
-    /// Number of the user memory, and the offset in that memory.
+    /// Number of the user memory, and the offset in it in bytes; `None` if the queue has a page list.
     pub(super) umem: Option<(u32, u64)>,
     /// Page size of the command's page list, if there is no user memory: log2, minus 12.
     pub(super) log_page_size: u32,
@@ -120,8 +120,8 @@ impl Cmd<'_> {
         self.mapped(buffer, place.bytes)
     }
 
-    /// Returns the DMA address of a doorbell record, and its place in user memory if `umem` is given. The record is at
-    /// `address`, or at this offset in the user memory `umem`. The DMA address must be 8-byte aligned and not 0.
+    /// Returns the DMA address of a doorbell record, which must be 8-byte aligned and not 0. Without `umem`, `address`
+    /// is that DMA address. With `umem`, `address` is an offset in that user memory, and the result includes the place.
     pub(super) fn record(
         &self,
         umem: Option<u32>,

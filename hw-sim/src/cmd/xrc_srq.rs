@@ -1,5 +1,5 @@
-//! XRC shared receive queues. An XRC SRQ is a linked list of WQEs, as a receive memory pool can be, but has its own
-//! completion queue and user index. Peers address an XRC SRQ by number over any QP of its XRC domain.
+//! XRC shared receive queues. An XRC SRQ is a linked list of WQEs, like a non-cyclic receive memory pool. It also has a
+//! completion queue and a user index. Peers address an XRC SRQ by number over any QP of its XRC domain.
 //!
 //! RMPs and XRC SRQs are in one table and share one number range, because drivers keep both in one table too
 //! (`mlx5_cmd_create_srq` of Linux drivers/infiniband/hw/mlx5/srq_cmd.c).

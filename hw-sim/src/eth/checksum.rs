@@ -26,7 +26,7 @@ pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
     {
         put(frame, found.checksum_at(), 0);
         let sum = !transport_sum(frame, &ip);
-        // Zero means that there is no checksum in UDP (RFC 768).
+        // In UDP, the value zero means that there is no checksum (RFC 768).
         let sum = if sum == 0 && found.protocol == Protocol::Udp {
             0xffff
         } else {

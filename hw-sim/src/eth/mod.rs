@@ -11,9 +11,9 @@
 //! peer's bytes are arbitrary, so every field of a frame is checked before use ([`frame`](crate::wire::frame)).
 //!
 //! Each object has a module here, and a module of the same name in `cmd` with its commands. References are counted:
-//! those of TIS and TIR to their transport domain, of queues to CQ, PD, UAR, TIS and counter set, of a TIR to its RQ or
-//! RQ table, of an RQ table to its RQs, of a flow entry to its TIRs, tables and counters, of a flow table to its miss
-//! table.
+//! those of TIS and TIR to their transport domain, of queues to CQ, PD, UAR, TIS, counter set and umems, of a TIR to
+//! its RQ or RQ table, of an RQ table to its RQs, of a flow entry to its TIRs, tables and counters, of a flow table to
+//! its miss table.
 
 pub mod checksum;
 pub mod flow;

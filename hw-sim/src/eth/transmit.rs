@@ -168,13 +168,13 @@ impl Inline {
         let at = headers.payload_at;
         let byte = |offset: usize| header.get(at + offset).copied().unwrap_or(0);
         let (network, protocol, is_fragment) = match headers.ethertype {
-            // More fragments, or an offset.
+            // A fragment has the flag More Fragments or an offset.
             IPV4 => (20, byte(9), byte(6) & 0x3f != 0 || byte(7) != 0),
-            // A fragment has the protocol of the fragment header.
+            // In a fragment, the protocol is that of the fragment header, which `TRANSPORTS` does not contain.
             IPV6 => (40, byte(6), false),
             _ => (0, 0, true),
         };
-        // The header ends inside a tag. A third tag is payload.
+        // True if the header ends inside a tag. A third tag counts as payload.
         let is_cut = matches!(headers.ethertype, CUSTOMER_TAG | SERVICE_TAG)
             && header.len() < at + TAG_BYTES;
         let tags = usize::from(is_cut || headers.tag.is_some()) * TAG_BYTES;

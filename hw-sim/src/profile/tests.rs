@@ -67,7 +67,7 @@ fn the_virtual_functions_of_a_device_are_what_its_file_says() {
                 "{name}"
             );
             assert_eq!((caps.log_max_l2_table(), caps.uar_sz()), (0, 0), "{name}");
-            // Linux writes QETCR if it is set, and a virtual function's write is refused.
+            // Linux writes QETCR if `ets` is set, and a virtual function's write is refused.
             assert!(!caps.ets(), "{name}");
             assert_eq!(caps.log_max_qp(), 12, "{name}");
         }
@@ -101,7 +101,7 @@ fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
     assert_eq!(format!("{file:?}"), format!("{made:?}"));
 }
 
-/// The default device is the ConnectX-5 in all values, except for its name, its address and fewer pages.
+/// The default device equals the ConnectX-5 in all values except its name and its number of pages.
 #[test]
 fn the_default_is_the_connectx_5_with_fewer_pages() {
     let (plain, chosen) = (

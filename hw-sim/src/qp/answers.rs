@@ -166,7 +166,7 @@ impl Answers {
         });
     }
 
-    /// Inserts an answer by its PSN. Only an answer to a duplicate is not inserted at the end.
+    /// Inserts an answer by its PSN. That place is the end of the queue, except for an answer to a duplicate.
     fn insert(&mut self, answer: Answer) {
         let psn = answer.psn();
         let at = self

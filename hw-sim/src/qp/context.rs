@@ -91,7 +91,8 @@ pub(super) fn merge(
                 .set_log_rra_max(given.log_rra_max())
                 .set_min_rnr_nak(given.min_rnr_nak())
                 .set_atomic_mode(given.atomic_mode());
-            // RST2INIT has set the port, and RTR2RTS sets `ack_timeout`.
+            // The path is copied whole. If it names no port, the port that RST2INIT has set stays. RTR2RTS overwrites
+            // `ack_timeout`.
             let port = live.primary_address_path().vhca_port_num();
             let path = live.primary_address_path_mut();
             path.clone_from(given.primary_address_path());

@@ -101,8 +101,9 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// BAD_PARAM for features that this device does not have: other service types, WQE signatures, sizes of scatter to
-    /// CQE. Also for memory that is too short for the queues, or a doorbell record that is not aligned.
+    /// BAD_PARAM for features that this device does not have: other service types, other values of `rq_type`, WQE
+    /// signatures, sizes of scatter to CQE. Also for a receive queue size without a receive queue, for memory that is
+    /// too short for the queues, or for a doorbell record that is not aligned.
     pub fn create(qpn: u32, context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         let service = Service::of(context).ok_or(CmdStatus::BAD_PARAM)?;
         let rq_type = context.rq_type();
@@ -499,8 +500,8 @@ impl Qp {
         true
     }
 
-    /// Resets to the state after CREATE_QP. Posted WQEs are dropped without completions. Software has to clear the
-    /// doorbell record and the completion queues.
+    /// Moves the queue pair to RST and empties its queues. Posted WQEs are dropped without completions, and the context
+    /// keeps its values. Software has to clear the doorbell record and the completion queues.
     fn reset(&mut self) {
         self.core.state = State::Reset;
         self.core.path = None;

@@ -5,7 +5,7 @@
 //! expected packet arrives. A late packet is a duplicate. A duplicate is answered again without being executed again,
 //! except a read, which is executed from the current contents of memory (IBTA volume 1, section 9.7.5).
 //!
-//! A duplicate read must repeat an accepted read, or the end of one. The responder remembers as many reads as it has
+//! A duplicate read must repeat an accepted read, or a part of one. The responder remembers as many reads as it has
 //! resources. Any other duplicate read is dropped (Linux `rxe_resp.c` `duplicate_request`, class D error), so that a
 //! sender that does not know the connection's PSNs cannot end the connection. Linux also drops a duplicate whose key or
 //! range differs from the accepted read's. Here key and range of a duplicate are checked like a new read's.
@@ -510,7 +510,7 @@ impl Responder {
         }
         match packet.headers.reth {
             Some(reth) if operation == Operation::ReadRequest => {
-                // A length may need more packets than there are PSNs, so the sum needs 64 bits.
+                // A length may need more packets than there are PSNs. Then `end` wraps, so the sum is compared instead.
                 let packets = core.packets(reth.length);
                 let end = psn.advance(packets);
                 let repeats = |&(first, behind): &(Psn, Psn)| {

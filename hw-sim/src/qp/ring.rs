@@ -4,7 +4,7 @@
 //! The buffer is a list of physical pages (PAS) of one size; an access that crosses a page boundary is split there.
 //! Entries are counted by 16-bit indices that wrap at 2^16. Only this module masks an index to the size of the ring.
 //!
-//! Each Ethernet send queue or receive queue describes a buffer of its own.
+//! Each Ethernet send queue or receive queue has a buffer of its own.
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, Host};

@@ -1,4 +1,5 @@
-//! The timers of a reliable connection: two with times from the context, and one with the device's own times.
+//! The timers of a reliable connection: the ACK timeout of the context, the wait that the peer's RNR NAK requests, and
+//! the early timeout of the device itself.
 
 /// Unit of the local ACK timeout in nanoseconds (IBTA volume 1, section 9.7.6.1.3).
 const ACK_TIMEOUT_UNIT_NS: u64 = 4_096;

@@ -13,7 +13,7 @@
 //!   the event log   the results
 //! ```
 //!
-//! Register reads are not recorded: they change nothing, and their values follow from the rest. Eventfds are not
+//! Register reads are not recorded: they change nothing, and their values follow from the inputs. Eventfds are not
 //! recorded either, because nothing waits for them in a replay.
 //!
 //! While a simulation is recorded, its functions access memory through `WatchedMemory`, as they access memory of

@@ -1,7 +1,7 @@
 //! The recorder of a simulation's inputs.
 //!
-//! Functions access the memory that drivers map through [`WatchedMemory`], which records each access. The passing of
-//! time is recorded only once it has a result, so that an idle simulation does not fill the file.
+//! Functions access the drivers' memory through [`WatchedMemory`], which records each access. An advance of time is
+//! recorded only once it has a result or another input follows, so that an idle simulation does not fill the file.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ pub(crate) type Tape = Arc<Mutex<Recorder>>;
 pub(crate) struct Recorder {
     /// Writer of the file; `None` once the recording has ended.
     writer: Option<Writer>,
-    /// Virtual time of the last advance that has no result yet, and so is not recorded yet.
+    /// Virtual time of the last advance, if it is not recorded yet because nothing has followed it.
     held: Option<u64>,
     writes: u64,
     sum: crc32fast::Hasher,

@@ -43,7 +43,7 @@ const SWITCH_BYTES: usize = 1 << 30;
 /// Maximum number of waiting items: frames that have arrived, register writes, and, in a simulation with switches,
 /// frames on cables. A frame that has passed a switch has at most 16 KiB.
 const UNDER_WAY: usize = 1 << 16;
-/// Maximum total size of all frames in bytes.
+/// Maximum total size in bytes of the frames that are on cables, have arrived, or wait to be fetched from outside.
 const FRAME_BYTES: usize = 1 << 28;
 /// Size in bytes that is assumed for a frame between two counts. Most frames are shorter.
 const LONG_FRAME: usize = 16 << 10;

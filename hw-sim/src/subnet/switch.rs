@@ -46,7 +46,7 @@ const CAPABILITIES: u32 = 0x0000_4840;
 /// are below 0x8000.
 const FIRST_LID: u16 = 0xbf00;
 
-/// A port of a switch. Port 0 is one, too.
+/// A port of a switch, external or port 0.
 #[derive(Debug)]
 struct SwitchPort {
     port: ManagedPort,

@@ -63,7 +63,7 @@ pub enum Unknown {
     Drop,
 }
 
-/// Thresholds for marking, in bytes queued at the egress port (DCQCN, SIGCOMM 2015, figure 5).
+/// Thresholds for marking, in bytes queued at the egress port in the packet's priority (DCQCN, SIGCOMM 2015, figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Red {
     /// Queue depth in bytes up to which no packet is marked.

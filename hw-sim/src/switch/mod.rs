@@ -82,7 +82,7 @@ pub struct PortCounters {
     pub marked: u64,
     /// Number of pause frames sent, not counting those that end a pause.
     pub pauses_sent: u64,
-    /// Number of pause frames received.
+    /// Number of pause frames received, including those that end a pause.
     pub pauses_received: u64,
     /// Number of times that the watchdog fired.
     pub watchdog: u64,

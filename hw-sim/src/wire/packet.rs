@@ -449,7 +449,7 @@ impl Outline {
         start..start + self.payload_len
     }
 
-    /// Returns the payload's range in a buffer of at least `memory_len` bytes.
+    /// Returns the part of a buffer that holds the payload. The buffer has at least `memory_len` bytes.
     ///
     /// # Panics
     /// If the buffer is too short.

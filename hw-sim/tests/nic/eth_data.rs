@@ -269,7 +269,7 @@ fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
 }
 
 /// No frame of a send queue is lost if the program outside of the simulator fetches none. The send queue pauses before
-/// 4096 frames wait to be fetched; the simulator drops further frames.
+/// 4096 frames wait to be fetched. The simulator would drop frames beyond that number.
 #[test]
 fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost() {
     const SENDS: u8 = 31;
@@ -579,7 +579,7 @@ fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
         a.sq.last = doorbell;
         a.ring();
     }
-    // A doorbell for a WQE that the doorbell record does not cover yet.
+    // This doorbell is for a WQE that the doorbell record does not cover yet.
     let index = a.sq.posted.to_be_bytes();
     a.sq.last[1..3].copy_from_slice(&index);
     a.ring();

@@ -58,7 +58,7 @@ fn an_ethernet_port_has_the_default_partition_and_no_other() {
     assert_eq!(bench.status(&query), CmdStatus::BAD_PARAM);
 }
 
-/// A receive queue may have PD 0, if no receive is ever posted to it: Linux creates such a queue to drop frames
+/// A receive queue may have PD 0. Linux creates such a queue to drop frames, and posts no receives to it
 /// (`mlx5e_build_drop_rq_param` leaves the field at 0).
 #[test]
 fn a_receive_queue_that_only_drops_needs_no_protection_domain() {

@@ -254,9 +254,9 @@ fn unreliable_connection_sends_again_after_an_error_in_the_middle_of_a_message()
     );
 }
 
-/// SQERR2RTS ends the flush at the WQEs that were posted before it: those are flushed, and later ones are executed
-/// (IBTA volume 1, "Send Queue Error": work requests behind the failed one complete with a flush error; in RTS they
-/// are processed). There are more WQEs here than the device flushes in one go.
+/// WQEs that were posted before SQERR2RTS are flushed, and WQEs that were posted after it are executed (IBTA volume 1,
+/// "Send Queue Error": work requests after the failed one complete with a flush error; in RTS they are processed). The
+/// test posts more WQEs than the device flushes in one call.
 #[test]
 fn a_send_posted_after_the_recovery_is_not_flushed_with_those_before_it() {
     let half = Wqe::send(DATA, 2 * MTU).data(NO_KEY, DATA, MTU);

@@ -1,9 +1,9 @@
 //! Tests of reliable connections on a wire that loses and reorders packets: throughput, and the numbers of timeouts and
 //! NAKs.
 //!
-//! The workload is the workload of a storage protocol with concurrent exchanges: a command by Send, data by Write or
-//! Read or in the command, a response by Send. Time is virtual, and only reordered frames are delayed. So all time that
-//! passes is waiting time for timers and reordered frames.
+//! The workload is that of a storage protocol with concurrent exchanges. An exchange is a command by Send, data by
+//! Write, by Read or inside the command, and a response by Send. Time is virtual, and only reordered frames are
+//! delayed. So all time that passes is waiting time for timers and reordered frames.
 
 use hw_sim::link::{Faults, Link, LinkFaults};
 use hw_sim::q_counters::QCounter;

@@ -105,8 +105,8 @@ fn a_cq_that_overflows_raises_its_error_event_and_takes_its_queue_pairs_along() 
     a.assert_cq_failed(1, 9);
 }
 
-/// BAD_SIZE_OUTS_CQES is the status for entries that do not fit into the new ring. A queue that is in error or cannot
-/// be accessed has another one.
+/// BAD_SIZE_OUTS_CQES is the status for entries that do not fit into the new ring. If the queue is in error or cannot
+/// be accessed, the command has another status.
 #[test]
 fn a_resize_is_refused_with_the_status_of_its_reason() {
     let resize = |bench: &mut Bench, cqn: u32, log_size: u32| {

@@ -1,8 +1,8 @@
 //! Compiles our own C programs for the guest. The programs use interfaces that exist only in C.
 //!
 //! The machine's own `cc` compiles the programs. Headers and libraries are those of the guest's release, unpacked for
-//! this purpose, so that the programs find the same libraries in the guest. A program that needs no library but libc is
-//! compiled with this machine's, as our other programs are.
+//! this purpose, so that the programs find the same libraries in the guest. [`alone`] uses this machine's libc instead,
+//! as our other programs do.
 
 use anyhow::{Context, Result};
 

@@ -154,8 +154,8 @@ fn capsules(text: &str) -> Vec<String> {
     const NOT_FIRST: [&str; 4] = ["7", "8", "14", "15"];
     /// Queue pair number of connection management (QP 1).
     const GSI: &str = "0x000001";
-    /// Length in bytes of a frame with a completion: headers, 16 bytes of the completion, 4 bytes of an invalidated
-    /// key, and the ICRC.
+    /// Largest length in bytes of a frame with a completion: headers, 16 bytes of the completion, 4 bytes of an
+    /// invalidated key, and the ICRC.
     const COMPLETION: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
     let mut commands: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut completions, mut long, mut behind_long, mut parts) = (0_u64, 0_u64, 0_u64, 0_u64);

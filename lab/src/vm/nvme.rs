@@ -169,7 +169,8 @@ fn target(machine: &Machine) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits until the target has released the resources of its lost host, and returns them as a line of output.
+/// Waits until the target has released the resources of its lost host. Returns the counts, or the error, as a line of
+/// output.
 fn lost(beside: &Beside<'_>) -> Vec<String> {
     let forgotten = beside::await_release(beside, KEEP_ALIVE + LONGER);
     vec![match forgotten {

@@ -11,8 +11,8 @@ const BROKEN: &str = "driver bug: ";
 /// (`simnic/src/serve.rs`) may log the same rule.
 const FUNCTION: &str = "hw_sim::nic: ";
 
-/// Returns the number of broken rules in these lines, of [`Step::broken_rules`]. A rule with a line of the function and
-/// a line of the program that serves it counts once.
+/// Returns the number of broken rules in lines that [`Step::broken_rules`] returned. A rule with a line of the function
+/// and a line of the program that serves it counts once.
 pub fn count_broken(lines: &[&str]) -> usize {
     let (of_function, of_server): (Vec<&str>, Vec<&str>) =
         lines.iter().partition(|line| line.contains(FUNCTION));

@@ -1,6 +1,6 @@
-//! nvmeofd as a service. The guest's first process is systemd, as Debian ships it. The target is the unit of
-//! `nvmeof/deploy` on a function by `vfio-pci`, with the package's udev rule. The host is the guest's own kernel, at
-//! the other end of the link.
+//! nvmeofd as a service. The guest's first process is systemd, as Debian ships it. The target runs as the unit of
+//! `nvmeof/deploy`, on a function bound to `vfio-pci`, with the package's udev rule. The host is the guest's own
+//! kernel, at the other end of the link.
 
 use anyhow::{Context, Result, ensure};
 
@@ -129,7 +129,7 @@ fn judge(step: &Step) -> Result<String> {
     Ok(lines.collect::<Result<Vec<_>>>()?.join("; "))
 }
 
-/// Checks that systemd's store kept the descriptors of a function, and that the next process went on with it.
+/// Checks that systemd's store kept the descriptors of a function, and that the next process used the function.
 fn stored(step: &Step) -> Result<String> {
     step.line_with("5 descriptors are stored")?;
     step.line_with("0 descriptors are stored")?;

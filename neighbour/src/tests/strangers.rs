@@ -101,7 +101,7 @@ fn senders_that_nobody_knows_evict_each_other_and_no_known_neighbour() {
         assert!(us.us.counters().neighbours <= 1 + 16);
     }
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
-    // The caller that waits for an evicted one is told.
+    // An event reports each evicted stranger to the caller that waits for it.
     let evicted = us.events();
     assert_eq!(evicted.len(), 65 - 16);
     assert!(evicted.iter().all(|event| matches!(
@@ -113,8 +113,8 @@ fn senders_that_nobody_knows_evict_each_other_and_no_known_neighbour() {
     )));
 }
 
-/// While strangers use up their requests, a request of our own is sent at once. A full table of ours leaves places to
-/// strangers, and takes them back.
+/// While strangers use up their requests, a request of our own is sent at once. Strangers can take places in a table
+/// that our own neighbours fill, and our senders take these places back.
 #[test]
 fn strangers_have_half_as_many_requests_and_give_up_their_places_to_our_senders() {
     let mut us = with_a_known_neighbour(2_048);
@@ -163,7 +163,7 @@ fn an_entry_that_only_one_answer_needs_stays_a_strangers() {
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
 }
 
-/// A stranger that a sender of ours needs is none any more.
+/// An entry that a sender of ours needs no longer counts as a stranger's.
 #[test]
 fn an_entry_that_a_sender_of_ours_needs_is_not_evicted_by_strangers() {
     let mut us = with_a_known_neighbour(8);

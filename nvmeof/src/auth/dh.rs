@@ -92,8 +92,8 @@ impl Secret {
         self.shared(group, &[2])
     }
 
-    /// Computes the shared secret from the peer's public value. Returns `None` if that value is not in the group, or
-    /// the group is [`Group::Null`].
+    /// Computes the shared secret from the peer's public value. Returns `None` if that value is not between 2 and
+    /// p - 2, or the group is [`Group::Null`].
     pub(super) fn shared(&self, group: Group, theirs: &[u8]) -> Option<Vec<u8>> {
         #[cfg(test)]
         super::cost::power(group);

@@ -347,7 +347,7 @@ fn add_listener(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
     Ok(json!({ "id": id, "addresses": daemon.addresses(id) }))
 }
 
-/// Parses parameters as tables of a configuration file, which is as strict as the daemon.
+/// Parses parameters as tables of a configuration file, whose key `strict` has the daemon's value.
 fn as_file(daemon: &Daemon, tables: &[(&str, &Value)]) -> Result<Settings, Refusal> {
     let mut whole = toml::Table::new();
     whole.insert("strict".to_owned(), daemon.settings().strict.into());

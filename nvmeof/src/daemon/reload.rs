@@ -96,8 +96,8 @@ impl Daemon {
         told
     }
 
-    /// Returns the files whose locks this reload releases: those that only namespaces that go have locked. The
-    /// namespaces in `staying` do not go.
+    /// Returns the files whose locks this reload releases: all namespaces that have locked such a file are removed or
+    /// changed. The namespaces in `staying` are not.
     fn released(&self, before: &Settings, wanted: &Settings, staying: &Staying) -> Vec<Identity> {
         let (mut released, mut kept) = (Vec::new(), Vec::new());
         for (name, subsystem) in &before.subsystems {
@@ -115,9 +115,9 @@ impl Daemon {
         released
     }
 
-    /// Returns the namespaces with other settings whose new disks are refused, each with the reason. Such a namespace
-    /// keeps its lock, for which another one may be refused. So the trials are repeated until no further one is
-    /// refused.
+    /// Returns the namespaces whose settings change but whose new disk is refused, each with the reason. Such a
+    /// namespace keeps its old disk locked, and another namespace may want that disk. So all checks are repeated until
+    /// none refuses a further disk.
     fn staying(&self, before: &Settings, wanted: &Settings) -> Staying {
         let mut staying = Staying::new();
         loop {
@@ -217,8 +217,8 @@ impl Daemon {
             }
         }
         for (host, settings) in &wanted.hosts {
-            // The keys are compared, too, because the content of a file may have changed. The host has one key for all
-            // subsystems, so the keys are those that are wanted elsewhere, not those that are there now.
+            // The keys are compared, too, because the content of a file may have changed. A host has one key for all
+            // subsystems: its key is checked against the wanted settings of the other subsystems, not the current ones.
             let keys = keys_of(all, name, host, settings);
             let is_same = |keys: &Option<Keys>| {
                 keys.is_none()

@@ -179,9 +179,9 @@ impl Daemon {
         self.settings.log = log;
     }
 
-    /// Checks that a disk could be opened now, and locked unless it is one of `released`: files whose locks are
-    /// released before the disk is opened. If the existing namespace `there` has the same source, its path must still
-    /// name the open file.
+    /// Checks that a disk could be opened now, and could be locked if its settings ask for that. Locks of the files in
+    /// `released` do not count, because they are released before the disk is opened. If the existing namespace `there`
+    /// has the same source, its path must still name the open file.
     pub(super) fn try_disk(
         &self,
         subsystem: &Nqn,
@@ -555,8 +555,8 @@ impl Daemon {
     }
 }
 
-/// Reads the keys of a host of a subsystem from their files; `None` if the host has no key. `all`: the settings of the
-/// other subsystems, where the host may have no other key.
+/// Reads the keys of a host of a subsystem from their files; `None` if the host has no key. `all`: the settings of all
+/// subsystems. In the others the host may have no other key.
 pub(super) fn keys_of(
     all: &Settings,
     subsystem: &Nqn,

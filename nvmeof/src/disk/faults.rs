@@ -103,7 +103,7 @@ pub struct Fault {
 #[derive(Debug, Default)]
 struct State {
     orders: Option<Orders>,
-    /// Number of the current orders, which every change increments.
+    /// Serial number of the current orders. Every change of the orders increments it.
     generation: u64,
     /// Number of operations of the kind since these orders were given.
     seen: u64,
@@ -135,12 +135,12 @@ impl Faults {
         self.with(|state| state.struck)
     }
 
-    /// Returns the number of the current orders.
+    /// Returns the serial number of the current orders.
     pub(crate) fn generation(&self) -> u64 {
         self.with(|state| state.generation)
     }
 
-    /// Returns the fault of an operation, and the number of the orders; `None` if the operation is not affected.
+    /// Returns the fault of an operation, and the serial number of the orders; `None` if the operation is not affected.
     pub(crate) fn strike(&self, operation: &FileOperation<'_>) -> Option<(Fault, u64)> {
         self.with(|state| {
             let orders = state.orders.as_mut()?;

@@ -3,7 +3,7 @@
 //! A host can delay its data until its connection times out. So each buffer in use has an owner, which is a party of
 //! `serve::admission`. A party may have at most three times the number of buffers that remain free. This limit does not
 //! apply to the party's first two buffers, which the party gets as soon as they are free. All guests together have at
-//! most [`GUEST_BUFFERS`], and each guest at most one.
+//! most [`GUEST_BUFFERS`], and all guests at one address at most one.
 
 use std::collections::VecDeque;
 
@@ -67,7 +67,7 @@ impl Buffers {
         held.copied().unwrap_or(0) + count
     }
 
-    /// Returns whether a waiting party has precedence, because it would have at most `FIRST` buffers.
+    /// Returns whether a waiting command has precedence: its party is no guest, and would have at most `FIRST` buffers.
     fn is_first(&self, waits: &Waiting) -> bool {
         !waits.owner.is_guest && self.after(waits.owner, waits.count) <= FIRST
     }

@@ -194,7 +194,8 @@ pub(crate) struct Io {
     pub pending: u32,
     /// Number of bytes that the last disk operation has moved.
     pub moved: u32,
-    /// True if the connection ended while the adapter, a disk or other workers still used the command.
+    /// True if the connection ended while the adapter or a disk used the command, or before all workers passed the
+    /// lock.
     pub is_orphan: bool,
     pub status: Status,
     /// Dwords 0 and 1 of the completion.

@@ -94,7 +94,8 @@ impl Disks {
         self.reactor.register(memory)
     }
 
-    /// Submits a disk operation of a command. Returns the number of operations that will complete: 0 for a null disk.
+    /// Submits a disk operation of a command. Returns the number of operations that will complete: 1, or 0 for a null
+    /// disk.
     #[inline]
     pub(crate) fn ask(
         &mut self,
@@ -216,8 +217,8 @@ mod tests {
 
     use super::*;
 
-    /// The disk that hangs is a pipe without data. Its read end stays open, so that a write to it succeeds: the read
-    /// still has its file, and does not wait to be cancelled.
+    /// A pipe without data serves as a disk that hangs. The leaked read keeps the pipe's read end open, so the write at
+    /// the end succeeds.
     #[test]
     fn an_operation_that_has_not_ended_in_time_is_leaked_and_not_waited_for() {
         let ia = Fabric::pair(1).open(0).expect("an adapter");

@@ -149,7 +149,7 @@ impl Commands {
         Do::Others
     }
 
-    /// Handles the transport's attempt to lock the block of a pair; `None` if another pair has locked it.
+    /// Handles the transport's attempt to lock the block of a pair. `lock` is `None` if another pair has locked it.
     pub(crate) fn lock(&mut self, at: u32, lock: Option<Arc<Lock>>) {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         match lock {

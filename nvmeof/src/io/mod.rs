@@ -247,8 +247,8 @@ impl Commands {
     }
 
     /// Handles the end of a command's connection. Returns true if nothing else uses the command; then the caller drops
-    /// the command. Otherwise the command ends when the adapter, the disk or the other workers of a lock have finished
-    /// with it.
+    /// the command. Otherwise the command ends when the adapter or the disk has finished with it, or when all workers
+    /// have passed its lock.
     pub(crate) fn orphan(&mut self, at: u32) -> bool {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         match io.state() {

@@ -29,7 +29,7 @@
 //!
 //! *Drop* leads to FREE from each state in which neither the adapter nor a disk accesses the command's memory: NEW,
 //! NEED_BUFFER, READY_TO_EXECUTE, PAIRED, BLOCKED, EXECUTED, READY_TO_COMPLETE. In FETCHING, EXECUTING and COMPLETING
-//! the adapter or a disk may access the memory, and in LOCKING other workers must still pass the lock. If the
+//! the adapter or a disk may access the memory, and in LOCKING some workers must still pass the lock. If the
 //! connection ends in one of these states, the command is freed after the access or the lock has completed.
 //!
 //! A step that a state does not have is a bug of this crate. It leads to LOST, which has no steps. The adapter or a
@@ -88,7 +88,7 @@ pub(crate) enum Step {
     Pair,
     /// The partner of the pair is ready.
     Join,
-    /// The block is locked, and the other workers are asked to pass the lock.
+    /// The block is locked, and all workers are asked to pass the lock.
     Lock,
     /// No worker has a write at the block.
     Locked,

@@ -142,7 +142,7 @@ impl Io {
         }
         let wanted = ranges.iter().filter(|range| range.blocks.get() != 0);
         let wanted = wanted.map(|range| (range.first.get(), range.blocks.get()));
-        // They are taken from the end of the list.
+        // The ranges are reversed, because `deallocate_next` takes them from the end.
         self.work = Work::Deallocate(wanted.rev().collect());
         self.deallocate_next(here)
     }

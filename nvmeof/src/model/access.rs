@@ -95,7 +95,8 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the ANA log page: every group that has namespaces in the controller's subsystem.
+    /// Returns the ANA log page: every group that has namespaces in the controller's subsystem. `only_groups` (RGO)
+    /// omits the numbers of the namespaces.
     pub(super) fn access_page(&self, controller: &super::Controller, only_groups: bool) -> Answer {
         let (Some(port), Some(subsystem)) = (
             self.ports.get(&controller.port()),

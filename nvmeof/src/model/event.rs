@@ -102,7 +102,8 @@ impl Events {
         there_is_room
     }
 
-    /// Adds an event. Returns whether an event request can be answered now.
+    /// Adds an event, unless the host has not enabled its kind or one of its kind waits already. Returns whether an
+    /// event request can be answered now.
     pub fn happened(&mut self, kind: Kind) -> bool {
         let is_wanted = kind.bit() == 0 || self.wanted & kind.bit() != 0;
         if is_wanted && !self.waiting.contains(&kind) {

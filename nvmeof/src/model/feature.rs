@@ -276,7 +276,8 @@ impl Model {
         found.map_err(|_| Status::INVALID_NAMESPACE.dnr())
     }
 
-    /// Returns the number of a namespace of the controller's subsystem, or the numbers of all its namespaces.
+    /// Returns `nsid` if the controller's subsystem has that namespace. For NSID FFFFFFFFh, returns the numbers of all
+    /// namespaces of the subsystem.
     pub(super) fn namespaces_of(&self, id: u16, nsid: u32) -> Result<Vec<u32>, Status> {
         if nsid != ALL_NAMESPACES {
             return self.namespace_of(id, nsid).map(|_| vec![nsid]);

@@ -502,8 +502,8 @@ impl Model {
         }
     }
 
-    /// Logs why a connection of a controller broke, if neither side has disconnected it. The caller calls
-    /// [`Model::queue_lost`] afterwards.
+    /// Logs why a connection of a controller broke. The caller calls this only if neither side has disconnected, and
+    /// calls [`Model::queue_lost`] afterwards.
     pub fn queue_broke(&mut self, id: u16, queue: u16, connection: u64, cause: &dyn Display) {
         let controller = self.controllers.get(&id);
         let Some(controller) = controller.filter(|one| one.has_queue(queue, connection)) else {

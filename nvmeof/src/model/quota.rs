@@ -13,7 +13,7 @@ const CONTROLLERS: u32 = 1024;
 pub(super) const GUEST_CONTROLLERS: usize = 256;
 /// Maximum number of such controllers of one address. A new controller beyond the maximum ends the oldest of them.
 pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
-/// Number of controllers that a host gets whenever there are free ones: two paths to each of eight subsystems.
+/// Number of controllers that a party gets whenever there are free ones: two paths to each of eight subsystems.
 const FIRST_CONTROLLERS: u32 = 16;
 
 /// The owner that resources are counted for.

@@ -84,7 +84,7 @@ pub enum Told {
     Preempted = 3,
 }
 
-/// A reservation request of a host. A key without a name is the host's own key.
+/// A reservation request of a host, with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Registers the host with this key.

@@ -203,8 +203,8 @@ impl Worker {
     pub(super) fn endpoint(&mut self, entries: u16) -> Result<EpHandle, udapl::DatError> {
         let limits = self.ia.query().ia;
         let attr = EpAttr {
-            // Twice a response and the RDMA Write before it: a host that has the response may send the next command
-            // before the worker gets the response's completion.
+            // Each entry may have two responses posted, each after an RDMA Write: a host that has a response may send
+            // the next command before the worker gets the response's completion.
             max_request_dtos: (4 * u32::from(entries)).min(limits.max_dto_per_ep),
             max_request_iov: 1,
             max_rdma_read_in: 0,

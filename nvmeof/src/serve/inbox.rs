@@ -107,7 +107,7 @@ impl LockOwner for Inbox {
     }
 }
 
-/// Lock requests of other workers that this worker must confirm. When the worker ends, it confirms all that are
+/// Lock requests that this worker must confirm, its own among them. When the worker ends, it confirms all that are
 /// pending.
 #[derive(Debug)]
 pub(super) struct Membership {

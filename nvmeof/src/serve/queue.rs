@@ -121,7 +121,7 @@ pub(super) struct Queue {
     pub early: Vec<u32>,
     /// First command of a fused pair, which waits for the second.
     pub fused: Option<u32>,
-    /// Commands whose responses did not fit into the send queue, oldest first.
+    /// Commands whose responses wait until a posted response has been sent, oldest first.
     pub behind: VecDeque<u32>,
     /// Commands whose responses are posted, in the order of the send queue. Not every response has a completion; a
     /// completion also covers the responses before it.

@@ -16,7 +16,7 @@ use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
 
-/// Returns whether the model executes a command of an I/O queue that has waited for a buffer.
+/// Returns whether the model executes a command of an I/O queue with this opcode, after it has waited for a buffer.
 const fn is_models(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -89,7 +89,7 @@ impl Worker {
             return self.received_other(at, id, bytes);
         }
         match start(&mut self.commands, queue, at) {
-            // The command needs no other step, such as a read of a null disk.
+            // Only the response is left, as for a read of a null disk.
             Some(Do::Put | Do::Respond) => {
                 self.ready.push(at);
                 Ok(())

@@ -58,7 +58,7 @@ impl Worker {
             self.respond_run(of, run)?;
         }
         ready.clear();
-        // Responses that did not fit into the send queue are posted when one of the posted responses has been sent.
+        // Dropped commands may have moved waiting responses of their queue to `self.ready`.
         ready.append(&mut self.ready);
         self.ready = ready;
         Ok(())

@@ -97,8 +97,8 @@ pub struct Worker {
     pub(super) memory: Memory,
     /// All command slots: first those with a receive, then those for responses to event requests.
     pub(super) commands: Commands,
-    /// Lock requests of other workers. They are confirmed when the disks have ended their writes, or when these have
-    /// been leaked ([`Disks::end`]).
+    /// Lock requests of all workers, also of this one. They are confirmed when the disks have ended their writes, or
+    /// when these have been leaked ([`Disks::end`]).
     pub(super) membership: Membership,
     /// Registration at the target. It is dropped after `commands`, because it unlocks the blocks of pairs.
     pub(super) member: Member,
@@ -151,8 +151,8 @@ impl Worker {
         }
         let zone = ia.pz_create()?;
         let (places, responses) = (places(config.ios), event_places(config.ios));
-        // For each command a receive, and a fetch or a response. As many again for the flushed requests of broken
-        // connections.
+        // A command has at most two completions outstanding: its receive, and its fetch or response. An event has one,
+        // its response. As many again are the flushed requests of broken connections.
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = ia.evd_create(4 * places + 2 * responses, streams)?;
         let attr = SrqAttr {
@@ -241,7 +241,7 @@ impl Worker {
                     "the disks of a failed worker cannot be waited for"
                 );
             }
-            // Pairs of other workers, and the hosts of this one, do not wait until the adapter is closed.
+            // Pairs of other workers, and hosts of this one, wait for these drops. The adapter may be closed later.
             drop(self.membership);
             drop(self.member);
             return Err(error);

@@ -259,7 +259,7 @@ fn counters_are_scraped_by_http() -> Result<()> {
     control::metrics::check(text).map_err(anyhow::Error::msg)?;
     for line in [
         "nvmeof_worker_queue_size{port=\"1\",worker=\"0\"} 2048",
-        // Only the type: the one command that has been timed so far is the admin queue's first, which is not counted.
+        // Only the type is there: the one command timed so far is the admin queue's first, which is not counted.
         "# TYPE nvmeof_worker_command_latency_seconds histogram",
         "# TYPE nvmeof_worker_queue_depth gauge",
         "nvmeof_namespace_read_bytes_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4096",

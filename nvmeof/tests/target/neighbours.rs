@@ -403,7 +403,7 @@ fn crowd(host: &mut Host, count: usize) -> Result<Vec<Queue>> {
 
 #[test]
 fn discovery_controllers_by_the_thousand_lock_no_host_out() -> Result<()> {
-    /// Number of controllers that are made at a time, and the most that an address keeps.
+    /// Number of controllers that are made at a time, and maximum number that an address keeps.
     const CROWD: usize = 16;
     const KEPT: usize = 32;
     let mut setup = Setup::new(WorkerConfig::default())?;

@@ -13,11 +13,11 @@
 //!   +------------------------------ values ------------------------------------+   memory of the function, registered by all
 //! ```
 //!
-//! All instances listen at one connection qualifier. Each new connection goes to the instance with the fewest of them.
-//! Request buffers come from a shared receive queue, so that their number depends on the concurrent requests, not on
-//! the connected clients. Each client gets the address of the values and reads them by RDMA, without work for the
-//! server. The server may write a value during such a read, so each value has a checksum, and a client that reads
-//! half a value reads again.
+//! All instances listen at one connection qualifier. Each new connection goes to the instance with the fewest
+//! connections. Request buffers come from a shared receive queue, so that their number depends on the concurrent
+//! requests, not on the connected clients. Each client gets the address of the values and reads them by RDMA, without
+//! work for the server. The server may write a value during such a read, so each value has a checksum, and a client
+//! that reads half a value reads again.
 #![forbid(unsafe_code)]
 
 mod client;

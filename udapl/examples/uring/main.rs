@@ -14,9 +14,9 @@
 //!     <------------ Send: done
 //! ```
 //!
-//! A block passes through registered memory of the target, and the program never copies it. The disk reads and writes
-//! that memory, bypassing the page cache where the file allows it (O_DIRECT), and so does the network card. The target
-//! sleeps in its reactor, on disk transfers and on the adapter's descriptor at once.
+//! A block passes through registered memory of the target, and the program never copies it. The network card and the
+//! disk both read and write that memory; the disk bypasses the page cache where the file allows it (O_DIRECT). The
+//! target sleeps in its reactor, on disk transfers and on the adapter's descriptor at once.
 #![forbid(unsafe_code)]
 
 mod client;

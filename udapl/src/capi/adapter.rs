@@ -70,9 +70,10 @@ pub(super) struct Instance {
 pub(super) enum AsyncEvd {
     /// The instance's own asynchronous EVD.
     Own,
-    /// The EVD of another instance with this C handle, while the EVD exists.
+    /// The EVD of another instance with this C handle. After that EVD has been freed, as for `OutOfScope`.
     Given(u64),
-    /// No destination: the consumer opened the instance without an asynchronous EVD (`DAT_EVD_ASYNC_EXISTS`).
+    /// The own asynchronous EVDs of all other instances: the consumer opened this instance without an asynchronous EVD
+    /// (`DAT_EVD_ASYNC_EXISTS`).
     OutOfScope,
 }
 

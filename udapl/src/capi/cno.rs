@@ -123,7 +123,7 @@ pub(super) unsafe fn modify_agent(
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// `cno_param` is null or points to one.
+/// `cno_param` is null or points to a `DAT_CNO_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_query(
     cno_handle: DatHandle,
@@ -236,7 +236,7 @@ fn wait(
                     (wait, taken) = (again, by_now);
                 }
             },
-            // The IA was closed during the sleep: the wait ends without an EVD.
+            // The IA was closed, or the adapter broke, during the sleep: the wait ends without an EVD.
             Err(_gone) => {
                 siblings.take_over(taken);
                 return Ok(null_mut());
@@ -251,6 +251,6 @@ fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResul
         open.check(ia)?;
         Ok(open.ia.cno_wait_cancel(wait))
     });
-    // If the IA was closed meanwhile, the result is the same as in `wait`.
+    // If the IA was closed or the adapter broke meanwhile, the result is the same as in `wait`.
     ended.map_or(Ok(null_mut()), Err)
 }

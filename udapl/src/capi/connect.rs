@@ -219,7 +219,7 @@ pub unsafe extern "C" fn dat_psp_create_any(
 /// `dat_psp_query`.
 ///
 /// # Safety
-/// `psp_param` is null or points to one.
+/// `psp_param` is null or points to a `DAT_PSP_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_psp_query(
     psp_handle: DatHandle,
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn dat_rsp_create(
 /// `dat_rsp_query`.
 ///
 /// # Safety
-/// `rsp_param` is null or points to one.
+/// `rsp_param` is null or points to a `DAT_RSP_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_rsp_query(
     rsp_handle: DatHandle,
@@ -337,7 +337,7 @@ pub extern "C" fn dat_rsp_free(rsp_handle: DatHandle) -> DatReturn {
 /// `dat_cr_query`.
 ///
 /// # Safety
-/// `cr_param` is null or points to one.
+/// `cr_param` is null or points to a `DAT_CR_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cr_query(
     cr_handle: DatHandle,

@@ -281,7 +281,7 @@ fn wait<T>(
                 EvdLook::Pending(again, until) => Err((again, until)),
             }))
         });
-        // The program closed the IA while this thread slept.
+        // The program closed the IA while this thread slept, or the adapter broke.
         let looked = looked.map_err(|_gone| {
             siblings.take_over(taken);
             aborted()
@@ -308,7 +308,7 @@ fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitErro
         open.check(ia)?;
         Ok(open.ia.evd_wait_cancel(wait))
     });
-    // The program has closed the IA meanwhile, so the result is DAT_ABORT as in `wait`.
+    // If the IA was closed or the adapter broke meanwhile, the result is DAT_ABORT as in `wait`.
     ended.unwrap_or_else(|_gone| aborted().into())
 }
 

@@ -36,8 +36,8 @@ pub(super) fn there(taken: Option<Event>) -> DatResult<Event> {
     taken.ok_or(NOTHING)
 }
 
-/// Returns whether a dequeue found its queue empty. Such a dequeue has processed the events of the whole adapter, so
-/// other instances may have to process events, too.
+/// Returns whether a dequeue found its queue empty. Such a dequeue has processed the events of all queues of the IA, so
+/// other threads may find events now.
 pub(super) fn found_nothing(error: DatError) -> bool {
     error.return_type() == ReturnType::QueueEmpty
 }

@@ -40,7 +40,7 @@ use super::primitives::{
 #[repr(C)]
 pub(super) struct Gate {
     busy: AtomicBool,
-    /// Number of turns held or waited for, plus 1 for each reason to keep the fast lane closed.
+    /// 1 while a thread holds a turn or waits for the lane to be left, plus 1 for each reason to keep the lane closed.
     wanted: AtomicU32,
     lock: Mutex<()>,
     /// Errno of membarrier(2) once it has failed; 0 before. While it is not 0, no turn is granted.

@@ -181,7 +181,8 @@ unsafe fn opened(
 /// `dat_ia_close`, and cannot open a second instance of its device.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. Then the IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: no handle or no eventfd is left, the process was forked from one with adapters open, or
+/// the system refuses MADV_WIPEONFORK. The IA has been closed.
 pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
     let wanted = Wanted {
         async_evd: WantedEvd::New(1),

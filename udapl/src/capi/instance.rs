@@ -8,11 +8,11 @@
 //! | asynchronous EVD | requested by | its events |
 //! |---|---|---|
 //! | the IA's own | null | stay there |
-//! | of another instance | its handle | go to that EVD, while it exists |
+//! | of another instance | its handle | go to that EVD while it exists, then as in the next row |
 //! | none, or out of scope | DAT_EVD_ASYNC_EXISTS | go to the own EVDs of all other instances |
 //!
 //! A thread takes events for another instance out of the IA in a turn, and delivers them after the turn
-//! ([`ForwardedEvents`]). An event carries the handle of the IA that owns the EVD.
+//! ([`ForwardedEvents`]). An event about the whole IA carries the handle of the IA that owns the EVD.
 
 // UNSAFETY: tests that call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
@@ -237,7 +237,8 @@ const OF_NO_IA: u32 = 0;
 struct ForwardedEvents {
     siblings: Arc<Siblings>,
     from: IaName,
-    /// C's handle of the destination EVD; `None` means the own EVDs of all other instances.
+    /// C's handle of the destination EVD. `None`, or the handle of a freed EVD, means the own EVDs of all other
+    /// instances.
     to: Option<DatHandle>,
     events: Vec<AsyncEvent>,
 }

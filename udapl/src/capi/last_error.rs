@@ -2,7 +2,7 @@
 //!
 //! A `DAT_RETURN` has only a type and a subtype. The details are a sentence about the argument, the state, or the error
 //! of the device or the system. [`answer`](super::answer::answer) records every error here, for the thread that got it.
-//! The text is formatted only when the program requests it.
+//! The text is put together only when the program requests it.
 //!
 //! Most sentences are constants inside the [`DatError`]. Sentences with numbers and names ([`because_of`]) are stored
 //! here until a call returns their error, and are dropped if another error is returned first.

@@ -1,5 +1,5 @@
 //! Calls that DAT 1.2 lacks: posting several requests with one doorbell, and dequeuing several events in one call.
-//! Operations have the numbers of DAT 2.0's DAT_DTOS if DAT_DTOS has them.
+//! An operation has its number from DAT 2.0's DAT_DTOS or DAT_IB_DTOS; Sends beyond these have numbers of our own.
 //!
 //! Each call works like the single calls in the same order, and stops at the first error. Handles of other providers
 //! are refused: their tables of functions have no such calls.
@@ -179,8 +179,8 @@ pub unsafe extern "C" fn dat_ep_post_many(
     unsafe { post_many(ep_handle, (num_posts, posts), num_posted, post) }
 }
 
-/// Posts receive buffers to an SRQ, like [`dat_ep_post_many`]. The operation of each post is DAT_POST_RECV, and the
-/// posts have no flags.
+/// Posts receive buffers to an SRQ, like [`dat_ep_post_many`]. A post with another operation than DAT_POST_RECV, or
+/// with flags, is refused with DAT_INVALID_PARAMETER|ARG3.
 ///
 /// # Safety
 /// That of [`dat_ep_post_many`].

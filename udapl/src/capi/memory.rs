@@ -300,7 +300,7 @@ unsafe fn sync(
             &[]
         } else {
             given(segments, Subtype::Arg2)?;
-            // SAFETY: the pointer is not null, so by contract GIVEN it leads to a value.
+            // SAFETY: the pointer is not null, so by contract GIVEN it leads to `count` segments.
             unsafe { core::slice::from_raw_parts(segments, count) }
         };
         adapter.turn_of(ia, |open| work(open, segments))

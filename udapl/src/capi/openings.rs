@@ -1,12 +1,11 @@
 //! The devices that C programs have open. Opening an open device again creates another [instance](super::instance) of
 //! the same adapter. Otherwise the device itself is opened.
 //!
-//! Devices are compared by their names after the registry's lookup; the spelling of a PCI address does not matter. The
-//! adapter must have the options in the name ([`name`](crate::name)), because an open adapter does not change them;
-//! only
-//! `events` and `recorder=on` are of each instance. If the name has other options, or if Rust code or another process
-//! has the device open, the open fails with the device's error: in use. `time=virtual` and `link=` name another
-//! simulated function, which is opened.
+//! Devices are compared by their names after the registry's lookup; the spelling of a PCI address does not matter. An
+//! open adapter does not change its options. So it must already have the options in the name ([`name`](crate::name)),
+//! except `events` and `recorder=on`, which belong to each instance. If the name has other options, or if Rust code or
+//! another process has the device open, the open fails as for a device in use. If the open function lacks the name's
+//! `time=virtual` or `link=`, the name means another simulated function, which is opened.
 //!
 //! Openings are serialized, so that two concurrent openings of one device create two instances. A thread that opens a
 //! device that is being closed waits for the end of the close.
@@ -137,8 +136,8 @@ fn openings() -> MutexGuard<'static, Vec<Opening>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether an adapter that was opened with `has` satisfies the options `wants`. An option that has its default
-/// wants nothing. Options of an instance are not compared.
+/// Returns whether an adapter that was opened with `has` satisfies the options `wants`. An option with its default
+/// value requires nothing. Options of an instance are not compared.
 fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
     fn is_had<T: PartialEq>(has: &Option<T>, wanted: &Option<T>) -> bool {
         wanted.is_none() || wanted == has
@@ -155,7 +154,7 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
             .iter()
             .all(|peer| has.hca.neighbours.contains(peer))
         && is_had(&has.hca.port_mtu, &wants.hca.port_mtu)
-        // These two are numbers that the adapter has at least.
+        // The adapter may have more QPs and vectors than the name asks for.
         && wants.hca.log_max_qp <= has.hca.log_max_qp
         && wants.hca.completion_vectors <= has.hca.completion_vectors
         && (wants.network == Participation::IfPossible || wants.network == has.network)
@@ -173,7 +172,7 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
 /// Opens a device, or another instance of an open one.
 ///
 /// # Errors
-/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`guard`].
+/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`adopt`].
 /// DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, but the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
     // Check this before the first lock: in a forked child the lock may be held by a thread that does not exist.
@@ -230,7 +229,8 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     Ok((adapter, first))
 }
 
-/// Adds to the options of an opening what the device has where the name said nothing.
+/// Fills in the number of QPs, the MTU and the network participation that the device has, if the name did not give
+/// them. Later names may then give these values.
 fn with_facts(mut asked: OpenOptions, ia: &Ia) -> OpenOptions {
     // Queue pairs 0 and 1 are not for endpoints.
     let queue_pairs = ia.query().ia.max_eps.saturating_add(2);
@@ -283,7 +283,8 @@ impl Opening {
 /// Gives an IA to C: registers it as one of the instances in `siblings`.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. Those of [`guard`]. The IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle or no eventfd left. Those of [`guard`]. The IA has been
+/// closed.
 pub(super) fn adopt(
     ia: Ia,
     wanted: &Wanted,
@@ -351,8 +352,8 @@ mod tests {
 
     use super::*;
 
-    /// Each option of the adapter is compared. An option that a name does not give is not. `endpoints` and `vectors`
-    /// are compared as minimums; `events` and `recorder=on` are of the instance.
+    /// Every option of the adapter that a name gives is compared. `endpoints` and `vectors` are compared as minimums;
+    /// `events` and `recorder=on` belong to the instance and are not compared.
     #[test]
     fn an_adapter_serves_a_name_that_wants_nothing_that_the_adapter_lacks() {
         let read = |options: &str| {

@@ -6,9 +6,9 @@
 //! succeeded without an event.
 //!
 //! A request leaves the device when it completes, and its event may wait longer. So the queue has room for the requests
-//! that can be outstanding and for those whose events can wait, as endpoint and EVD are at the first post. The first
-//! post makes the queue; later posts allocate nothing. If the endpoint or the EVD is enlarged later, and more events
-//! wait than there is room for, the operations of the oldest are lost.
+//! that can be outstanding and, up to [`MAX_WAITING`], for those whose events can wait. The first post makes the queue,
+//! for the sizes that endpoint and EVD have then; later posts allocate nothing. If more events wait than there is room
+//! for, the operations of the oldest are lost.
 
 use std::collections::VecDeque;
 
@@ -46,8 +46,9 @@ impl Operations {
         }
     }
 
-    /// Adds a posted request. If the queue is full, more of its oldest requests have completed than events can wait, so
-    /// one of these requests was suppressed and has succeeded. The first such entry is removed.
+    /// Adds a posted request. If the queue is full, at least `waiting` + 1 of its oldest requests have completed. At
+    /// most `waiting` events wait, so one of these requests was suppressed and has succeeded. The first suppressed one
+    /// is removed.
     pub(super) fn push(&mut self, cookie: u64, operation: u32, suppressed: bool) {
         if self.posted.len() == self.room {
             let mut completed = self.posted.iter().take(self.waiting + 1);
@@ -112,12 +113,12 @@ mod tests {
     }
 
     /// Requests complete and make room for others in the device, while their events wait in the EVD. The queue keeps
-    /// the operations of all events that can wait, allocates nothing, and is as long as it was made.
+    /// the operations of all events that can wait, and allocates nothing after its creation.
     #[test]
     fn requests_whose_events_wait_keep_their_operation() {
         let mut operations = Operations::new(2, 3);
         let capacity = operations.posted.capacity();
-        // Suppressed ones among them are dropped, and no other.
+        // Only suppressed requests are dropped.
         for cookie in 0..3 {
             operations.push(cookie, operation::RDMA_READ, false);
             operations.push(100 + cookie, WRITE, true);

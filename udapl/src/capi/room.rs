@@ -1,5 +1,4 @@
-//! A room: a container for a content that one thread at a time may use, behind a [`Gate`], in memory that is never
-//! freed.
+//! A room: a container for one value, its content. One thread at a time may use the content ([`Gate`]).
 //!
 //! A pointer to a room is always valid, because the room is never freed; its content may be replaced. The content is
 //! accessed only in a turn or in the fast lane. No reference to the content outlives the turn or the use of the lane.
@@ -39,7 +38,7 @@ pub(super) trait Content: Send {
     fn refused(&self, _error: DatError) {}
 }
 
-/// A container of a content behind a gate; see the module.
+/// A container whose content is accessed through a gate; see the module.
 #[repr(C)]
 pub(super) struct Room<T> {
     gate: Gate,
@@ -48,7 +47,7 @@ pub(super) struct Room<T> {
     broken: AtomicBool,
     /// True if the fast lane is open. Changed only in turns.
     lane: AtomicBool,
-    /// True if several threads may use the content at once. Never becomes false again: a late post of one of these
+    /// True if several threads may make calls at the same time. Never becomes false again: a late post of one of these
     /// threads may still try the lane, so the lane of such a room is never opened.
     many: AtomicBool,
     /// Function of the device to stop when the room breaks.
@@ -144,8 +143,8 @@ fn unpoisoned<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl<T: Content> Room<T> {
-    /// Puts a content into an empty room. `function` is stopped if the room breaks. If `many`, several threads may use
-    /// the content at once, and the lane stays closed.
+    /// Puts a content into an empty room. `function` is stopped if the room breaks. If `many`, several threads may make
+    /// calls at the same time: the lane stays closed, so that they take turns.
     pub(super) fn set_content(&self, content: T, function: Function, many: bool) {
         // PANIC: the lane of an empty room is closed, so taking a turn needs no membarrier(2) and cannot fail.
         let _turn = self.gate.turn().expect("an empty room has turns");

@@ -10,8 +10,8 @@
 //! instances. It ends with the last instance.
 //!
 //! A thread that is about to sleep and the background thread skip an instance whose turn (`gate`) another thread
-//! holds. So no thread waits for another's turn. A signal for which a thread in that instance may be sleeping is
-//! cleared only in a turn. The background thread tries a skipped instance again after [`RETRY_AFTER`].
+//! holds. So neither waits for a turn. If a thread of an instance may be sleeping on a signal, the signal is cleared
+//! only in a turn of that instance. The background thread tries a skipped instance again after [`RETRY_AFTER`].
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -126,7 +126,7 @@ impl Sleeper<'_> {
     /// A signal has arrived. Interrupts are not cleared, so that the next check finds them.
     pub(super) fn until(&self, deadline: u64) -> Result<Taken, Signalled> {
         let signals = self.signals.get_or_init(HeldSignals::hold);
-        // Deliver pending signals first. Otherwise an interrupt that is always signalled would keep them from delivery.
+        // Deliver pending signals first. Otherwise an interrupt that stays signalled could delay them without limit.
         if signals.let_in() {
             return Err(Signalled);
         }

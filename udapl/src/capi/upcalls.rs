@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The thread clears the signal before it reads the list, so that work that is queued later signals again. The thread
-//! does all work that was queued before the end, each piece once.
+//! does all work that was queued before the end, each piece once. If the adapter breaks, the thread ends at once, and
+//! drops the queued work.
 
 use std::sync::PoisonError;
 
@@ -51,8 +52,9 @@ impl<T> Upcalls<T> {
         self.wake.signal();
     }
 
-    /// Runs the thread's loop until the end. `look` takes the list and does the work; it returns false if `end` will
-    /// never be called. `sleep` waits for the signal and clears it. Returns the work that is left at the end.
+    /// Runs the thread's loop until the end. `look` takes the list and does the work; if it returns false, the loop
+    /// ends at once, without result, because `end` will never be called. `sleep` waits for the signal and clears it.
+    /// Returns the work that is left at the end.
     pub(super) fn serve(&self, mut look: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
         while !self.over.load(Ordering::SeqCst) {
             if !look() {

@@ -80,8 +80,7 @@ impl Switched {
         Self::star_in(unlogged(seed), functions, config, faults)
     }
 
-    /// Like [`Switched::star`], in a given simulator, which must be empty. The simulator may be recording, for instance
-    /// ([`Sim::record`]).
+    /// Like [`Switched::star`], in a given simulator, which must be empty. The simulator may record ([`Sim::record`]).
     ///
     /// # Errors
     /// [`NotSwitched`].

@@ -1,8 +1,8 @@
 //! Buffers for transfers, and the pools that they come from. A buffer has one owner at a time.
 //!
 //! A pool is one memory region, divided into pieces. A [`Buffer`] is the right to use a piece. Its owner is the program
-//! or, while a transfer is in flight, the driver. Dropping a buffer anywhere returns its piece to the pool. The region
-//! is freed when the pool and all its buffers have been dropped.
+//! or, while a transfer is in flight, the driver. Dropping a buffer anywhere returns its piece to the pool. When the
+//! pool and all its buffers have been dropped, the next `Driver::turn` frees the region.
 
 use std::cell::RefCell;
 use std::fmt;

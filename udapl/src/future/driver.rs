@@ -84,7 +84,8 @@ impl Driver {
     /// Processes a limited number of events and wakes their tasks. If there is no event, arms the instance.
     ///
     /// # Errors
-    /// [`Error::Dead`]: no more events can come. DAT's errors of polling the EVDs and of arming the instance.
+    /// [`Error::Dead`]: the instance can no longer be used, and has no more events. DAT's errors of polling the EVDs
+    /// and of arming the instance.
     pub fn turn(&mut self) -> Result<Turn, Error> {
         let armed = self.turn_then(|armed| armed.timeout())?;
         Ok(armed.map_or(Turn::Taken, Turn::Armed))
@@ -116,8 +117,8 @@ impl Driver {
 
     /// Calls [`Driver::turn`] in a loop, as a task beside the others. When there are no events it awaits the future
     /// that `sleep` returns. `sleep` gets the maximum time to sleep. Its future should be ready when that time is over
-    /// or when the descriptor is readable. The loop drops the future early when another task posts something. Returns
-    /// the error that ends the loop.
+    /// or when the descriptor is readable. The loop drops the future early when another task makes a call that may
+    /// consume events, such as a post. Returns the error that ends the loop.
     pub async fn run<S: Future<Output = ()>>(
         &mut self,
         mut sleep: impl FnMut(Duration) -> S,

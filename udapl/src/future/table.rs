@@ -116,7 +116,7 @@ pub(super) struct Core {
     listeners: HashMap<PspHandle, Listening>,
     /// Dropped endpoints and SRQs that the device refused to free.
     refused: Vec<LinkKey>,
-    /// True after the device has failed.
+    /// True after the device has failed or an EVD has overflowed.
     dead: bool,
     /// True if no task has used the instance since it was armed.
     armed: bool,
@@ -251,7 +251,7 @@ impl Core {
         !self.armed
     }
 
-    /// Returns whether the device has failed.
+    /// Returns whether the device has failed or an EVD has overflowed.
     pub(super) const fn is_dead(&self) -> bool {
         self.dead
     }

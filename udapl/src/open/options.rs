@@ -166,8 +166,8 @@ impl OpenOptions {
     }
 
     /// Sets whether the first instance records its activity ([`recorder_start`](crate::Ia::recorder_start),
-    /// [`recorder_dump`](crate::Ia::recorder_dump)). By default it records if the environment variable `DAT_RECORDER`
-    /// is `1` or names a folder.
+    /// [`recorder_dump`](crate::Ia::recorder_dump)). If the environment variable `DAT_RECORDER` is `1` or names a
+    /// folder, the instance records in any case.
     #[must_use]
     pub const fn recorder(mut self, on: bool) -> Self {
         self.ia.recorder = on;

@@ -293,8 +293,9 @@ pub enum SimAction {
 }
 
 /// Performs an action on a simulated function of this process that an adapter was opened with. On a real function a
-/// person does the same at the cable or through sysfs. Returns false if there is no such function, or if its wire leads
-/// to another process (`link=`).
+/// person does the same at the cable or through sysfs. If the name is known in real and in virtual time, the action is
+/// on the function with real time. Returns false if there is no such function, or if its wire leads to another process
+/// (`link=`).
 pub fn simulate(name: &str, action: SimAction) -> bool {
     let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
     let device = name.split(',').next().unwrap_or(name);

@@ -173,7 +173,7 @@ impl<P: ?Sized> Directory<P> {
     }
 
     /// Finds the provider for a request, among entries and `usable` records. If an entry and a record have the same
-    /// name, version and thread safety, the entry was registered from the record and is returned.
+    /// name, version and thread safety, the entry is returned.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG1: the name is empty or too long. DAT_PROVIDER_NOT_FOUND, with the subtype of the

@@ -97,7 +97,7 @@ pub struct ListRefused {
     /// DAT_INVALID_PARAMETER|ARG1: more than `max` entries. DAT_INTERNAL_ERROR: the file of the static registry
     /// cannot be read or is not trusted, or the file that the environment names does not exist.
     pub error: DatError,
-    /// Number of entries.
+    /// Number of entries; 0 with DAT_INTERNAL_ERROR.
     pub available: usize,
 }
 

@@ -334,7 +334,7 @@ fn a_name_with_several_versions_of_dat_2_is_that_of_the_last_that_is_registered(
     assert!(open(name).is_err());
     fini(&versions[1]);
     close(open(name).expect("the version that is left"));
-    // A version that is registered again is the last.
+    // A version that is registered again counts as the last one.
     init(&versions[1], bad);
     init(&versions[0], good);
     close(open(name).expect("the last version"));

@@ -157,7 +157,7 @@ fn a_request_is_handed_off_to_another_instance() {
     assert_eq!(one.wait(SECOND).number, PEER_REJECTED);
 }
 
-/// The program makes no call on the first instance after `dat_ep_connect`, and the connection is still established.
+/// Although the program makes no call on the first instance after `dat_ep_connect`, the connection is established.
 #[test]
 fn an_instance_that_nobody_calls_answers_its_peers() {
     let (_name, one, other) = two(false);
@@ -670,7 +670,7 @@ fn an_adapter_is_opened_again_with_what_it_has_and_not_with_more() {
     udapl::ia_close(ours, udapl::CloseFlags::Graceful).expect("closes");
 }
 
-/// A name may say what the adapter has although its first name did not say it.
+/// A second open may give an option that the first open did not give, if the adapter has the value by default.
 #[test]
 fn an_option_that_the_adapter_has_by_default_opens_it_again() {
     let name = fresh_name();

@@ -27,7 +27,7 @@ const TYPE: u32 = 0x3fff_0000;
 const DTO: u32 = 1;
 /// Number of calls of each thread.
 const STEPS: u32 = 120;
-/// Limit on outstanding DTOs and software events. Software events that `post_se` posts for a pile may exceed the limit.
+/// Limit on outstanding DTOs and software events. Software events of a burst (`contend_with_agent`) may exceed it.
 const OUTSTANDING: u64 = 48;
 /// Number of entries of an EVD.
 const ROOM: i32 = 2048;
@@ -48,10 +48,10 @@ struct Shared {
     worlds: Vec<World>,
     next: AtomicU64,
     outstanding: AtomicU64,
-    /// Number of outstanding posts that `contend_with_agent` reaches by posting software events, so that several
-    /// threads take events at the same time.
+    /// Number of outstanding posts at which a burst of software events (`contend_with_agent`) ends. Several threads
+    /// take the events of a burst at the same time.
     burst: u64,
-    /// Number of threads that are posting a pile.
+    /// Number of threads that are posting a burst.
     bursting: AtomicU64,
     /// Number of completions of each post: 0 while the post is outstanding. A refused post has no entry.
     posts: Mutex<BTreeMap<u64, u32>>,
@@ -164,7 +164,7 @@ impl Shared {
         self.drain(world.evd);
     }
 
-    /// Waits until all piles are posted. The wait is bounded, because a posting thread may have failed.
+    /// Waits until all bursts are posted. The wait is bounded, because a posting thread may have failed.
     fn wait_for_bursts(&self) {
         for _ in 0..1_000_000 {
             if self.bursting.load(Ordering::SeqCst) == 0 {

@@ -70,7 +70,7 @@ fn a_duplicate_of_a_passive_end_finds_nobody() {
     assert_eq!(pair.state(B), EpState::Connected);
 }
 
-/// The source of a duplicate is the address of the connection that there is, and not that of an earlier one.
+/// A duplicate has the source address of the present connection, not of an earlier one.
 #[test]
 fn a_duplicate_leaves_from_the_address_of_the_present_connection() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -337,7 +337,7 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
     }
 }
 
-/// RNR retries without limit end with the peer: the attempt after its death meets the ACK timeout.
+/// RNR retries without limit end when the peer has died: the next attempt gets no answer, so the ACK timeouts end it.
 #[test]
 fn a_peer_that_dies_during_rnr_retries_is_noticed() {
     for flags in [NONE, SUPPRESS] {

@@ -112,8 +112,8 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(heap.read(0, 3 * PIECE), vec![0; 3 * PIECE]);
     assert_eq!(heap.read(4 * PIECE, PIECE), vec![0; PIECE]);
 
-    // The free of the whole memory's LMR does not free the LMRs of the pieces. The mapping exists as long as any LMR of
-    // a piece.
+    // The free of the whole memory's LMR does not free the LMRs of the pieces. The mapping exists until the last of
+    // them is freed.
     pair.sides[B].ia.lmr_free(whole.lmr).expect("freed");
     assert_eq!(pair.mappings_left(), before - 1);
     assert_eq!(pair.write_to(pieces[5], 0, &source), DtoStatus::Success);

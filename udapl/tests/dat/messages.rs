@@ -1,4 +1,4 @@
-//! Error messages contain names, numbers and advice. Also the alignment of memory.
+//! Error messages, which contain names, numbers and advice, and the alignment of memory.
 
 use udapl::error::NotClosed;
 use udapl::{CloseFlags, EvdFlags, MemPrivFlags, OpenOptions, ia_close, ia_open};

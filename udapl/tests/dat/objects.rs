@@ -1,4 +1,4 @@
-//! Properties of every object: its kind, and its consumer context. Also the names of error codes.
+//! The kind and the consumer context of every object, and the names of error codes.
 
 use udapl::adapter::{AnyHandle, HandleType};
 use udapl::error::{ReturnType, Subtype};

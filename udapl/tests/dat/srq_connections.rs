@@ -1,5 +1,5 @@
-//! Endpoints that use an SRQ: which endpoint takes a buffer, which EVD gets the event, and how the end of a connection
-//! treats the buffer. `srq.rs` tests posting.
+//! Endpoints that use an SRQ: which endpoint takes a buffer, which EVD gets the event, and whether the buffer is
+//! flushed when the connection ends. `srq.rs` tests posting.
 
 use core::time::Duration;
 

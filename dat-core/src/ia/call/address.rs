@@ -42,9 +42,9 @@ impl<P: Provider> Ia<P> {
         added.map_err(|error| self.address_refused("address_add", error))
     }
 
-    /// Removes an address from the adapter. No new connection starts from this address or is accepted at it. Its
-    /// connections end with [`EndCause::AddressRemoved`], and their peers are notified. Each instance gets the event
-    /// [`NetworkEvent::AddressRemoved`].
+    /// Removes an address from the adapter. No new connection starts from this address or is accepted at it.
+    /// Connections that use it end with [`EndCause::AddressRemoved`], and their peers are notified. Each instance gets
+    /// the event [`NetworkEvent::AddressRemoved`].
     ///
     /// Page: none of DAT 1.2.
     ///

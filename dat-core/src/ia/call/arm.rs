@@ -69,8 +69,8 @@ impl<P: Descriptor> Ia<P> {
 
     /// Polls several EVDs, as a wait does. If none has events, arms everything that can bring an event to one of them.
     /// After that, the next event, or work for [`Ia::progress`], makes the descriptor readable. It stays readable until
-    /// the IA is armed again. Completions that are no notification events (UNSIGNALLED, SOLICITED_WAIT) do not make it
-    /// readable.
+    /// the IA is armed again. An UNSIGNALLED completion makes it readable too, although it is no notification event. A
+    /// receive that is not solicited does not, if all DTO streams of the EVD are SOLICITED_WAIT.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER another waiter is on one of the EVDs, |EVD_UNWAITABLE one is

@@ -2,9 +2,11 @@
 //!
 //! Objects are freed by kind. CNOs are first, so that their agents are notified of the close only. The other kinds
 //! follow, each before the kinds that it refers to: connection requests, reserved service points, endpoints, public
-//! service points, RMRs, LMRs, SRQs, EVDs with their events, and protection zones. No call waits for an event. If the
-//! device refuses to free an object, the command is repeated. If the device goes on refusing, or if the whole close
-//! takes longer than the limit for one command, the device is stopped. After the close all objects are freed.
+//! service points, RMRs, LMRs, SRQs, EVDs with their events, and protection zones. The close waits for no peer. It
+//! waits for the SRQ buffers that endpoints took, at most `LAST_BUFFER_WAIT` in total, and until the device accepts the
+//! last datagrams, at most `FINAL_SEND_TIMEOUT`. If the device refuses to free an object, the command is repeated. If
+//! the device goes on refusing, or if the whole close takes longer than the limit for one command, the device is
+//! stopped. After the close all objects are freed.
 
 use super::ep::LAST_BUFFER_WAIT;
 use super::progress::FINAL_SEND_TIMEOUT;

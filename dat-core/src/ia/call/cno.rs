@@ -38,7 +38,7 @@ pub struct CnoParam {
 pub struct CnoWait {
     cno: CnoHandle,
     deadline: Option<Nanos>,
-    /// Number of times that all waiters of the CNO had been released when the wait began.
+    /// Value of the CNO's count of releases when the wait began.
     released: u64,
     /// True if the wait was checked before, so that its caller may have slept.
     slept: bool,

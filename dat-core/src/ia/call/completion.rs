@@ -28,7 +28,8 @@ pub(crate) struct Settled {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Converts a completion queue entry to a completion, and records its effects on the endpoint.
+    /// Converts a completion queue entry to a completion, and records its effects on the endpoint. Returns `None` if
+    /// the entry makes no event.
     pub(in crate::ia) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
         let (key, ep) = self.eps.at_mut(entry.owner())?;
         let completion = match ep.srq {
@@ -138,8 +139,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Moves completions from an EVD's completion queue to its software queue. If `bounded`, the software queue grows
-    /// to the EVD's queue length at most. Returns true if the completion queue is empty.
+    /// Moves completions from an EVD's completion queue to its software queue. If `bounded`, the software queue holds
+    /// at most as many completions as the EVD's queue length. Returns true if the completion queue is empty.
     pub(in crate::ia) fn drain_evd(&mut self, key: EvdKey, bounded: bool) -> bool {
         loop {
             let Some(evd) = self.evds.get_mut(key) else {
@@ -205,7 +206,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Handles the device's report that a first packet has arrived, as a first message is handled: the peer is ready.
+    /// Handles the device's report that the first packet has arrived. Like a first message, it shows that the peer is
+    /// ready.
     pub(in crate::ia) fn communication_established(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state.next(EpEvent::Established).is_some()

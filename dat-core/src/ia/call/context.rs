@@ -1,8 +1,8 @@
-//! Properties of every object: its kind, and one word of the consumer (`dat_get_handle_type`,
+//! Properties of every object: its kind, and its consumer context, a 64-bit number (`dat_get_handle_type`,
 //! `dat_set_consumer_context`, `dat_get_consumer_context`).
 //!
-//! The words are kept in a separate table, not in the objects: most objects have none, and the data that a post reads
-//! stays small. A word is dropped when its object is freed.
+//! The contexts are kept in a separate table, not in the objects: most objects have none, and the data that a post
+//! reads stays small. A context is dropped when its object is freed.
 
 use crate::error::DatResult;
 use crate::handle::{AnyHandle, HandleType};
@@ -10,8 +10,8 @@ use crate::ia::instance::Ia;
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// Stores one word of the program for an object, and replaces the former one. 0 means none. The library does not
-    /// interpret the word.
+    /// Sets the consumer context of an object, and replaces the former one. 0 means none. The library does not
+    /// interpret the context.
     ///
     /// Page: dat_set_consumer_context.
     ///
@@ -32,7 +32,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Returns the word stored for an object, 0 if none.
+    /// Returns the consumer context of an object; 0 if it has none.
     ///
     /// Page: dat_get_consumer_context.
     ///

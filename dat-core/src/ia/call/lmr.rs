@@ -311,8 +311,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Subtracts one use of an LMR: a device window no longer uses it, or a bind to it failed. If the consumer has
-    /// freed the LMR and this was the last use, deregisters the LMR.
+    /// Subtracts one use of an LMR: a device window no longer uses it, or a bind to it failed. If the LMR is retired
+    /// and this was the last use, deregisters the LMR.
     pub(in crate::ia) fn let_go_of_lmr(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.let_go();

@@ -12,8 +12,8 @@ use crate::object::service_point::{ServicePoint, service_id};
 use crate::provider::Provider;
 use crate::types::{ConnQual, EvdFlags, PspFlags};
 
-/// First qualifier that `psp_create_any` tries: service IDs assigned by the local operating system (IBTA volume 1,
-/// "Service ID": first byte 02h). Their requests carry 64 bytes of private data.
+/// First qualifier that `psp_create_any` tries. Its first byte, 02h, marks service IDs that the local operating system
+/// assigns (IBTA volume 1, "Service ID"). A request to such a qualifier carries at most 64 bytes of private data.
 const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
 /// Number of qualifiers that `psp_create_any` tries.
 const ANY_TRIES: u64 = 65_536;

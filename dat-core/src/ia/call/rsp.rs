@@ -89,8 +89,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening; the endpoint becomes UNCONNECTED. A request that has already arrived is kept, and can be
-    /// accepted or rejected.
+    /// Stops listening; the endpoint becomes UNCONNECTED. If the request has already arrived, only the RSP is freed:
+    /// the request and its endpoint are kept, and the request can be accepted or rejected.
     ///
     /// Page: dat_rsp_free.
     ///
@@ -110,7 +110,8 @@ impl<P: Provider> Ia<P> {
         self.forget_context(RspHandle { key, ia: self.id });
     }
 
-    /// Stops the listener of an RSP that has not been spent. Returns the endpoint that was reserved for the RSP.
+    /// Stops the listener of an RSP that has not been spent. Returns the endpoint that was reserved, if there was one;
+    /// `None` for a spent RSP.
     pub(in crate::ia) fn spend_rsp(&mut self, key: RspKey) -> Option<EpKey> {
         let rsp = self.rsps.get_mut(key)?;
         let listen = rsp.spend()?;

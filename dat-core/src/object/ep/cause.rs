@@ -43,7 +43,8 @@ pub enum EndCause {
         /// Syndrome and vendor syndrome that the device reported.
         syndrome: (u8, u8),
     },
-    /// The peer did not answer a keep-alive probe, or the last request of a graceful disconnect.
+    /// The peer did not answer a request that the library posted for itself: a keep-alive probe, or the marker of a
+    /// graceful disconnect (an RDMA Write of no bytes).
     KeepAlive {
         /// Syndrome and vendor syndrome that the device reported.
         syndrome: (u8, u8),

@@ -127,8 +127,8 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) cause: Option<EndCause>,
     /// Private data that the peer sent with its accept or its reject.
     pub(crate) private_data: Box<[u8]>,
-    /// True if a request that the library posted for itself is outstanding: the last request of a graceful disconnect,
-    /// or a keep-alive probe.
+    /// True if a request that the library posted for itself is outstanding: a keep-alive probe, or the marker of a
+    /// graceful disconnect.
     pub(crate) own_outstanding: bool,
     /// Number of requests posted, and number outstanding, at the last keep-alive check.
     pub(crate) idle_since: (u64, u32),

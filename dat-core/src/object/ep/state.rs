@@ -28,8 +28,8 @@
 //! Some transitions are restricted on purpose:
 //! - DISCONNECTED leads to UNCONNECTED only: the queue pair is in error and must be reset, and a connection has exactly
 //!   one terminal event.
-//! - RESERVED, PASSIVE and TENTATIVE do not lead to DISCONNECTED, unless the whole IA is closed (Freed). No connection
-//!   exists that could end; the service point is freed or the request is rejected instead.
+//! - RESERVED, PASSIVE and TENTATIVE lead to DISCONNECTED only if the provider frees the endpoint (Freed). No
+//!   connection exists that could end; the service point is freed or the request is rejected instead.
 //! - Reset of an UNCONNECTED endpoint is legal, changes nothing and keeps the posted receives.
 //!
 //! (uDAPL 1.2: dat_ep_create, dat_ep_connect, dat_ep_disconnect, dat_ep_reset, dat_cr_accept.)

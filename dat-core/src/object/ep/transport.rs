@@ -152,7 +152,7 @@ impl EpTransport {
             .collect()
     }
 
-    /// Returns the index of the first setting that is out of its range.
+    /// Returns the index of the first setting that is out of its range; `None` if all are legal.
     fn out_of_range(&self) -> Option<usize> {
         let over = |value: Option<u8>, most: u8| value.is_some_and(|value| value > most);
         let keep_alive = self.keep_alive.is_some_and(|interval| {

@@ -2,8 +2,8 @@
 //!
 //! A slice carries its key, range, PZ and rights, and the stamp that the LMR table had when the slice was made. While
 //! no LMR of the IA has been freed since, a post compares only the stamp, the PZ and the right, and does not look the
-//! LMR up. After any LMR was freed, each post of the slice looks up its LMR in the table, which shows whether this LMR was freed. A new slice of
-//! the same memory avoids this look-up.
+//! LMR up. After any LMR was freed, each post of the slice looks its own LMR up in the table, to find out whether it
+//! still exists. A new slice of the same memory avoids this look-up.
 
 use super::table::LmrTable;
 use crate::object::lmr::segment::{Scope, Segment, lacking, sealed};

@@ -210,8 +210,8 @@ fn mad_from_link_local(from: u16) -> Vec<u8> {
     .emit()
 }
 
-/// More senders that nobody knows than the table of neighbours has places (1,024) neither evict a neighbour of ours nor
-/// keep us from finding another one.
+/// Unknown senders, more than the neighbour table has places (1,024), neither evict a neighbour of ours nor keep us
+/// from finding another one.
 #[test]
 fn a_crowd_of_unknown_senders_does_not_cut_us_off_from_our_neighbours() {
     let mut p = unconfigured_pair();
@@ -233,8 +233,8 @@ fn a_crowd_of_unknown_senders_does_not_cut_us_off_from_our_neighbours() {
     p.finish_bare();
 }
 
-/// More unknown senders than their share has places (256) evict each other. The datagram of one that answers is passed
-/// on all the same, although others go on arriving.
+/// Unknown senders, more than their share of the table has places (256), evict each other. The datagram of one that
+/// answers is still passed on, although datagrams of others go on arriving.
 #[test]
 fn unknown_senders_that_are_evicted_do_not_keep_a_neighbour_waiting() {
     let mut p = unconfigured_pair();

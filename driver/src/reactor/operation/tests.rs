@@ -1,6 +1,6 @@
 //! The entries that operations build, in the kernel's numbers (`linux/io_uring.h`, `linux/fs.h`, `linux/falloc.h`).
 
-// UNSAFETY: an entry exposes only its opcode.
+// UNSAFETY: the fields of an entry are private, so the tests read its bytes.
 #![expect(unsafe_code, reason = "entries are looked into")]
 
 use zerocopy::FromBytes;

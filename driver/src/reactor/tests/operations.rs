@@ -479,7 +479,7 @@ fn a_reactor_that_polls_moves_the_same_bytes_whether_the_device_can_be_polled_or
     }
     // Without O_DIRECT nothing is polled, and the file is marked so.
     assert!(!cached.may_be_polled());
-    // A sleep during a transfer is ended by its interrupt.
+    // An interrupt ends a sleep while a transfer is in flight.
     let interrupt = Interrupt::new().unwrap();
     interrupt.signal();
     reactor.queue_read(&cached, 0, &buffer, 0, 4096).unwrap();

@@ -66,7 +66,7 @@ pub enum Injection {
     Register { which: u8, value: u32 },
     /// Makes configuration space read as all ones from now on, if `really` is below 32.
     Gone { really: u8 },
-    /// Raises all interrupts, as every lie does.
+    /// Raises all interrupts, as every injection does.
     Interrupts,
 }
 
@@ -98,7 +98,7 @@ pub enum Of {
     },
 }
 
-/// A lie and its time: the number of occasions since the previous lie.
+/// An injection and its time: the number of occasions since the previous injection.
 #[derive(Clone, Debug, TypeGenerator)]
 pub struct ScheduledInjection {
     after: u8,
@@ -119,7 +119,7 @@ struct Ring {
     consumer: u32,
 }
 
-/// Mutable state of the liar.
+/// Mutable state of the device.
 pub struct State {
     maps: BTreeMap<u64, (SharedMemory, usize, usize)>,
     interrupts: Vec<Interrupt>,
@@ -133,9 +133,9 @@ pub struct State {
     eqs: Vec<Ring>,
     cqs: Vec<Ring>,
     qpns: Vec<u32>,
-    /// True once the device injects no further lies.
+    /// True once the device makes no further injections.
     honest: bool,
-    /// True if lies are injected at short intervals.
+    /// True if the intervals between injections are short.
     busy: bool,
 }
 
@@ -195,7 +195,7 @@ impl FaultyDevice {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the lies and shortens their intervals. Called once the driver is open.
+    /// Replaces the injections and shortens their intervals. Called once the driver is open.
     pub fn set_injections(&self, injections: Vec<ScheduledInjection>) {
         let mut state = self.state();
         state.injections = injections.into_iter();
@@ -203,7 +203,7 @@ impl FaultyDevice {
         state.busy = true;
     }
 
-    /// Stops the injection of lies. The driver has been closed, so no mapping may be left.
+    /// Stops the injections. The driver has been closed, so no mapping may be left.
     pub fn stop_lying(&self) {
         let mut state = self.state();
         assert!(
@@ -216,8 +216,8 @@ impl FaultyDevice {
         state.occasions = 0;
     }
 
-    /// Handles an occasion: a register write, a sleep of the driver, or an action of the harness. Injects a lie if one
-    /// is due.
+    /// Handles an occasion: a register write, a sleep of the driver, or an action of the harness. Makes the next
+    /// injection if it is due.
     pub fn occasion(&self) {
         let mut state = self.state();
         state.occasions += 1;

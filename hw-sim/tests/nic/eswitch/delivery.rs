@@ -42,8 +42,8 @@ fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
     assert_eq!(rig.received(), NOBODY, "an empty list takes the rule away");
 }
 
-/// A frame to another function of the same card does not leave the card, because the switch is inside the card ("Add
-/// SR-IOV (FDB) support", 2015).
+/// A frame to another function of the same card does not leave the card, because the switch is inside the card (Linux
+/// commit "Add SR-IOV (FDB) support", 2015).
 #[test]
 fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     let mut rig = Rig::announced();

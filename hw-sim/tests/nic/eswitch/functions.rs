@@ -52,8 +52,8 @@ fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
     assert_eq!(after.node_guid(), 0x5254_00ff_fe00_0001);
 }
 
-/// A function cannot write the permanent address of its own vport. In Linux `vport.c`, a driver never writes its own
-/// permanent address, and a manager writes the addresses of other vports with `other_vport`.
+/// A function cannot write the permanent address of its own vport, unless its card permits it. In Linux `vport.c`,
+/// a driver never writes its own permanent address, and a manager writes those of other vports with `other_vport`.
 #[test]
 fn a_function_cannot_write_its_own_permanent_address() {
     let mut rig = Rig::new();
@@ -75,8 +75,8 @@ fn a_function_cannot_write_its_own_permanent_address() {
 }
 
 /// The manager writes the inline mode of a vport, and the vport's function reads it back: Linux `eswitch_offloads.c`
-/// `mlx5_devlink_eswitch_inline_mode_set` writes it, `vport.c` `mlx5_query_min_inline` reads it. It stays over a reset
-/// of the function, as the other settings of the manager. A virtual function cannot lower it.
+/// `mlx5_devlink_eswitch_inline_mode_set` writes it, `vport.c` `mlx5_query_min_inline` reads it. A reset of the
+/// function does not change the mode, like the manager's other settings. A virtual function cannot write its own mode.
 #[test]
 fn the_inline_mode_that_the_manager_writes_is_the_one_that_the_function_reads() {
     let mut rig = Rig::new();

@@ -51,9 +51,8 @@ fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     assert_eq!(port_events(&mut rig.vfs[0]), [PortChange::ACTIVE]);
 }
 
-/// Without a cable, a function with link state 'enable' reaches the other functions of the card, one with 'auto' does
-/// not, and one with 'disable' reaches nothing (link states of the netdev ABI). Lost frames are counted (Linux
-/// `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
+/// Without a cable, a function with link state 'enable' reaches the other functions of the card, and a function with
+/// 'auto' reaches none. With a cable, a function with 'disable' still reaches nothing (link states of the netdev ABI).
 #[test]
 fn with_the_cable_out_only_enabled_functions_reach_each_other() {
     let mut rig = Rig::announced();
@@ -139,8 +138,8 @@ fn the_administrative_state_stays_over_a_reset() {
     assert!(!link_is_up(&mut rig.vfs[0]));
 }
 
-/// A reset of the physical function connects the switch to the wire again (MODIFY_VPORT_STATE, op_mod 2), and the
-/// virtual functions get an event when they come up with it, because their drivers still run.
+/// MODIFY_VPORT_STATE with op_mod 2 disconnects the switch from the wire, and a reset of the physical function connects
+/// it again. The virtual functions get an event when their links come up, because their drivers still run.
 #[test]
 fn a_reset_that_brings_the_switch_back_up_is_an_event_for_virtual_functions() {
     let mut rig = Rig::announced();

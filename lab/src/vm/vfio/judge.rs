@@ -92,7 +92,7 @@ fn daemon(step: &Step) -> Result<String> {
     Ok(firmware.to_owned())
 }
 
-/// Texts of `guest/handover.c` after a process went on with the function of another one.
+/// Texts that `guest/handover.c` prints when a process continues to use the function of another process.
 const GONE_ON: [&str; 5] = [
     "the queue's address reads 0x10000000",
     "the device wrote into the first memory",
@@ -101,8 +101,8 @@ const GONE_ON: [&str; 5] = [
     "done",
 ];
 
-/// Checks that a process went on with the function of another one, that the function was not reset meanwhile, and that
-/// it was when the second process had closed it.
+/// Checks that a process continued to use the function of another process. The function must not have been reset in
+/// between, and must have been reset when the second process had closed it.
 pub(in crate::vm) fn handover(step: &Step) -> Result<String> {
     for text in GONE_ON {
         step.line_with(text)?;

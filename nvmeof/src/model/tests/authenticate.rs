@@ -216,7 +216,7 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     let made = m.connect(place(1), asked(1), &data, secs(0));
     let made = made.expect("a queue");
     assert!(made.must_authenticate);
-    // Nor does it write to the error log of that host, by any command that fails.
+    // A command that fails on that queue does not enter the error log of the controller's host either.
     assert_eq!(hear(&mut m, (id, 1)).status, Status::SEQUENCE.dnr());
     let given_up = m.begin_turn(id, 1, &message(RECEIVE), &[], 4096);
     let answer = m.give_up_turn(given_up.expect("a turn"));

@@ -29,8 +29,7 @@ struct Cell {
     handle: AtomicU64,
 }
 
-/// All cells, in whole pages. They are zero at the start, so they occupy address space, and memory only where cells are
-/// in use.
+/// All cells, in whole pages. They are zero at the start, so only the pages with cells in use occupy memory.
 static PAGES: Wiped<[[Cell; PER_KIND]; KINDS]> = Wiped(
     [const {
         [const {

@@ -164,7 +164,7 @@ pub(super) fn register(
     // SAFETY: the arguments have the types of the registry's function.
     let added = answered(unsafe { add(provider, &info) });
     if added.is_err() {
-        // The registry may still have the registration before.
+        // The registry may still have the previous registration.
         replace(number, before)?;
     }
     added

@@ -238,7 +238,8 @@ impl<P: Provider> Batch<'_, P> {
         Ok(())
     }
 
-    /// Counts a doorbell that announced all requests posted so far: all of them but one saved a doorbell.
+    /// Counts one doorbell for the requests posted since the last one. Each of these requests except one saved a
+    /// doorbell.
     fn rung(&mut self) {
         if let Some((_, ep)) = self.ia.eps.at_mut(self.place) {
             let now = posted(ep);

@@ -1,11 +1,11 @@
 //! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and the reports of the connection manager
 //! and of the device about a connection.
 //!
-//! Every end of a connection, or of an attempt, goes through `Ia::leave_connection`. Only freeing an endpoint moves it
-//! to DISCONNECTED in another way, without an event. The state changes; the connection manager drops the connection and
-//! notifies the peer; the queue pair goes to the error state, which flushes outstanding requests (`ep_disconnect` does
-//! this first); and one event is queued. Completions that have arrived precede that event if they share its EVD. A
-//! second cause finds the state changed and does nothing, so there is exactly one terminal event.
+//! Every end of a connection, or of an attempt, goes through `Ia::leave_connection`: the state changes; the connection
+//! manager drops the connection and notifies the peer; the queue pair goes to the error state, which flushes
+//! outstanding requests (`ep_disconnect` does this first); and one event is queued. Completions that have arrived
+//! precede that event if they share its EVD. A second cause finds the state changed and does nothing, so there is
+//! exactly one terminal event. Only freeing an endpoint moves it to DISCONNECTED in another way, without an event.
 //!
 //! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions show that, except for
 //! requests whose completion the consumer suppressed. So after a request posted with SUPPRESS we post a *marker*, an

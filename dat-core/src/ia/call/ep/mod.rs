@@ -45,12 +45,12 @@ pub struct EpParam {
     pub state: EpState,
     /// Our address of the connection or of the attempt. Without either, the address of the adapter (`ia_address`).
     pub local_ia_address: IpAddr,
-    /// The local port qualifier; 0 if there is none.
+    /// Our source port, if the endpoint connected to an RDMA CM port; otherwise 0.
     pub local_port_qual: u64,
     /// The peer's address. An attempt or a request sets it; a reset of the endpoint, or a rejection of the request,
     /// removes it.
     pub remote_ia_address: Option<IpAddr>,
-    /// The peer's port qualifier; 0 when unknown.
+    /// Qualifier that the endpoint connected to, or port from which the accepted peer connected; 0 if unknown.
     pub remote_port_qual: u64,
     /// The protection zone.
     pub pz: Option<PzHandle>,
@@ -590,8 +590,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Waits until an endpoint has returned the buffers that it took from its SRQ. The device reports the last one. The
-    /// queue pair must be in ERR.
+    /// Waits until an endpoint has returned the buffers that it took from its SRQ, for `LAST_BUFFER_WAIT` at most. The
+    /// device reports the last one. The queue pair must be in ERR.
     pub(in crate::ia) fn await_last_buffer(&mut self, key: EpKey) {
         let wait = self.last_buffer_wait_left.unwrap_or(LAST_BUFFER_WAIT);
         let until = self.provider.now().saturating_add(wait);

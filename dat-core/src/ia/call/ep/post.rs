@@ -181,6 +181,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Posts a request if it has one segment and passes all checks, on a connected endpoint with a free queue entry.
+    /// Returns false if nothing was posted.
     #[inline(always)]
     pub(in crate::ia) fn request_at_once<S: Segment, O: Operation>(
         &mut self,
@@ -195,7 +196,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts a receive if it has one segment and passes all checks, on an endpoint with a free queue entry.
+    /// Posts a receive if it has one segment and passes all checks, on an endpoint with a free queue entry. Returns
+    /// false if nothing was posted.
     #[inline(always)]
     fn recv_at_once<S: Segment>(
         &mut self,

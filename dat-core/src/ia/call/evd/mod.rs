@@ -164,7 +164,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG1: the EVD was made without the SOFTWARE flag.
-    /// DAT_QUEUE_FULL: it holds `qlen` events; nothing was queued, and no other event results.
+    /// DAT_QUEUE_FULL: it holds `qlen` events that are not completions; nothing was queued, and no other event results.
     pub fn evd_post_se(&mut self, evd: EvdHandle, event: SoftwareEvent) -> DatResult<()> {
         let key = evd.key;
         let evd = self.evd_mut(evd)?;

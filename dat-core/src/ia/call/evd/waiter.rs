@@ -82,8 +82,8 @@ pub struct EvdWait {
     evd: EvdHandle,
     deadline: Option<Nanos>,
     threshold: u32,
-    /// Number of notification events of the EVD at the first check. `None` before that check, at which only the number
-    /// of queued events decides.
+    /// Count of the EVD's notification events at the first check. Before the timeout, a later check ends the wait only
+    /// if the count has changed. `None` before the first check, which looks at the number of queued events only.
     seen: Option<u64>,
 }
 
@@ -342,7 +342,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Returns the time until which to sleep. `quiet` is false if a watched queue could not be emptied and armed. Such
-    /// a queue raises no interrupt, so the sleep is short.
+    /// a queue raises no interrupt, so the sleep lasts at most 1 ms.
     pub(in crate::ia) fn sleep_deadline(
         &self,
         now: Nanos,

@@ -20,8 +20,8 @@ use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, OF_BINDS,
 
 impl<P: Provider> Ia<P> {
     /// Binds an RMR to the part of an LMR that the triplet names. A triplet of zero bytes unbinds the RMR. Returns the
-    /// new context for peers, which is valid once the bind has completed. The context may be sent to the peer at once
-    /// on the same endpoint, because the Send stays behind the bind. The old context is invalid from then on.
+    /// new context for peers. Once the bind has completed, the new context is valid, and the old one is not. The new
+    /// context may be sent to the peer at once on the same endpoint, because the Send stays behind the bind.
     ///
     /// Page: dat_rmr_bind.
     ///
@@ -221,7 +221,7 @@ impl<P: Provider> Ia<P> {
         self.eps[ep].binds.push_back(pending);
     }
 
-    /// Handles the completion of an endpoint's oldest bind, and returns its event.
+    /// Handles the completion of an endpoint's oldest bind, and returns its event; `None` for a suppressed success.
     pub(in crate::ia) fn bind_done(&mut self, ep: EpKey, done: &Completion) -> Option<Event> {
         let pending = self.eps.get_mut(ep)?.binds.pop_front()?;
         let succeeded = done.status == DtoStatus::Success;
