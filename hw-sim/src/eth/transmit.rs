@@ -43,7 +43,7 @@ pub enum Inline {
     Ethernet,
     /// The Ethernet and IP headers.
     Network,
-    /// The Ethernet and IP headers, and 8 bytes of the transport header ([`Self::suffices`]).
+    /// The Ethernet and IP headers, and 8 bytes of the transport header.
     Transport,
 }
 
