@@ -224,8 +224,9 @@ pub enum NetworkEvent {
     },
     /// No station answers for the address of a neighbour that a connection or a waiting datagram needs.
     NeighbourLost(IpAddr),
-    /// The adapter does not take part in the network, although it was configured to do so if possible. Peers are
-    /// searched among the configured neighbours only.
+    /// The adapter does not take part in the network, although it was configured to do so if possible. Or it no longer
+    /// does, because the device stopped answering for the Ethernet port. Peers are searched among the configured
+    /// neighbours only.
     NotJoined,
 }
 

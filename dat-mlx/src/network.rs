@@ -38,7 +38,7 @@ use hw_mlx::random::Random;
 use hw_mlx::recorder::Recorder;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::{Address, Hca, MlxError, NetworkEvent};
-use neighbour::{Event, Neighbours, Reason, Resolution};
+use neighbour::{Event, Need, Neighbours, Reason, Resolution};
 
 /// Maximum number of datagrams in each of the queues `outgoing` and `incoming`, which wait for a MAC.
 const WAITING: usize = 256;
@@ -288,6 +288,11 @@ impl Network {
         self.due
     }
 
+    /// Returns the time from which the Ethernet port is to be repaired; `None` if it works.
+    pub(crate) fn repair_due(&self) -> Option<Instant> {
+        self.ethernet.repair_due()
+    }
+
     fn changed(&mut self) {
         let refresh = (!self.peers.is_empty()).then_some(self.refresh_at);
         self.due = [self.neighbours.due(), refresh].into_iter().flatten().min();
@@ -301,39 +306,15 @@ impl Network {
     }
 
     /// Resolves a destination for packets from one of our addresses. If the MAC is unknown, requests it.
-    pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> NextHop {
-        let time = since_start(now);
-        let resolution = self.neighbours.resolve(source, destination, time);
-        self.next_hop(resolution, source, destination, time)
-    }
-
-    /// As [`way`](Self::way), for one datagram, which may be the answer to an unknown sender.
-    pub(crate) fn way_once(
+    pub(crate) fn way(
         &mut self,
         source: IpAddr,
         destination: IpAddr,
+        need: Need,
         now: Instant,
     ) -> NextHop {
         let time = since_start(now);
-        let resolution = self.neighbours.resolve_once(source, destination, time);
-        self.next_hop(resolution, source, destination, time)
-    }
-
-    /// As [`way`](Self::way), for the answer to a datagram that `sender` has sent to one of our addresses. Anybody can
-    /// cause such requests, so they can fill only a share of the neighbour table.
-    pub(crate) fn way_back(&mut self, source: IpAddr, sender: IpAddr, now: Instant) -> NextHop {
-        let time = since_start(now);
-        let resolution = self.neighbours.resolve_sender(source, sender, time);
-        self.next_hop(resolution, source, sender, time)
-    }
-
-    fn next_hop(
-        &mut self,
-        resolution: Resolution,
-        source: IpAddr,
-        destination: IpAddr,
-        time: Duration,
-    ) -> NextHop {
+        let resolution = self.neighbours.resolve_for(source, destination, need, time);
         let trains = self.training_until.is_some_and(|until| time < until);
         self.changed();
         match resolution {
@@ -356,7 +337,7 @@ impl Network {
         sequence: u16,
         now: Instant,
     ) -> NextHop {
-        let way = self.way(source, destination, now);
+        let way = self.way(source, destination, Need::Own, now);
         // The MAC may follow from the address itself even while the link is still down.
         if self.training_until.is_some() {
             return match way {
@@ -519,7 +500,12 @@ impl Network {
     fn retry_waiting(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         for pending in core::mem::take(&mut self.outgoing) {
-            match self.way_once(pending.source, address_of(pending.to.path.gid), now) {
+            match self.way(
+                pending.source,
+                address_of(pending.to.path.gid),
+                Need::Datagram,
+                now,
+            ) {
                 NextHop::Known(mac) => outcome.leave.push((pending.to, mac, pending.mad)),
                 NextHop::Pending => self.outgoing.push_back(pending),
                 NextHop::Unreachable(why) => {
@@ -533,7 +519,7 @@ impl Network {
         for received in core::mem::take(&mut self.incoming) {
             let [source, destination] =
                 [received.route.destination, received.route.source].map(address_of);
-            match self.way_back(source, destination, now) {
+            match self.way(source, destination, Need::Sender, now) {
                 NextHop::Known(_) => self.found.push_back(received),
                 NextHop::Pending => self.incoming.push_back(received),
                 NextHop::Unreachable(why) => {

@@ -47,6 +47,7 @@ use hw_mlx::uar::Doorbells;
 use hw_mlx::window::{self, Window};
 use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, Opened, datagrams};
 use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn, Rmpn};
+use neighbour::Need;
 
 use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
@@ -321,12 +322,19 @@ impl MlxProvider {
         while let Some(event) = self.hca.next_async() {
             handled = true;
             tracing::debug!(?event, "device event");
+            let is_known = event == AsyncEvent::PortUp && self.down.is_none()
+                || event == AsyncEvent::PortDown && self.down.is_some();
+            let is_lost = matches!(event, AsyncEvent::EventsLost { .. });
+            if core::mem::replace(&mut self.port_unsure, is_lost) && is_known {
+                continue;
+            }
+            self.note_port(&event);
             let translated = self.translate(&event);
             self.events.extend(translated);
-            self.note_port(&event);
         }
         if let Err(error) = self.common.gsi().repair(&mut self.hca) {
-            tracing::error!(%error, "QP1 cannot be repaired; the device is stopped");
+            let is_stopped = self.hca.is_dead();
+            tracing::error!(%error, is_stopped, "QP1 cannot be repaired; unless the device is stopped, it is tried again");
         }
         handled
     }
@@ -336,8 +344,6 @@ impl MlxProvider {
         let qp_owner = |qpn| self.qps.get(&qpn).copied();
         let srq_owner = |rmpn: Rmpn| self.srqs.get(&rmpn.get()).copied();
         match *event {
-            AsyncEvent::PortUp if self.port_unsure && self.down.is_none() => None,
-            AsyncEvent::PortDown if self.port_unsure && self.down.is_some() => None,
             AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_up_event())),
             AsyncEvent::PortDown => Some(ProviderEvent::Network(NetworkEvent::PortDown)),
             AsyncEvent::Network(event) => Some(ProviderEvent::Network(heard(event))),
@@ -415,6 +421,7 @@ fn heard(event: hw_mlx::NetworkEvent) -> NetworkEvent {
         }
         Heard::NeighbourMoved { address, mac } => NetworkEvent::NeighbourMoved { address, mac },
         Heard::NeighbourLost(address) => NetworkEvent::NeighbourLost(address),
+        Heard::PortGivenUp => NetworkEvent::NotJoined,
     }
 }
 
@@ -483,10 +490,16 @@ impl Provider for MlxProvider {
     }
 
     fn next_timeout(&self) -> Option<Nanos> {
-        let due = self.common.network().and_then(|network| network.due());
-        let network = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
+        let network = self.common.network();
+        let due = network.as_ref().and_then(|network| network.due());
+        let due = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
+        let port = network.and_then(|network| network.repair_due());
+        // Nothing is repaired on a dead device.
+        let repairs =
+            [port, self.common.gsi().repair_due()].map(|at| at.filter(|_| !self.hca.is_dead()));
+        let [port, gsi] = repairs.map(|at| at.map(|at| at.0));
         let retired = self.hca.retired_at().map(|at| at.0);
-        [network, retired].into_iter().flatten().min()
+        [due, port, gsi, retired].into_iter().flatten().min()
     }
 
     fn next_event(&mut self) -> Option<ProviderEvent> {
@@ -895,7 +908,7 @@ impl Provider for MlxProvider {
         if let Some(cause) = self.hca.dead_cause() {
             return Err(ProviderError::Dead(cause.to_string()));
         }
-        match self.way_once(to.path.gid, to.path.source_gid_index) {
+        match self.way(to.path.gid, to.path.source_gid_index, Need::Datagram) {
             NextHop::Known(mac) => self.send_over(to, mac, mad),
             NextHop::Pending => {
                 if let (Some(mut network), Some(source)) = (
@@ -934,7 +947,7 @@ impl Provider for MlxProvider {
                 None => self.common.gsi().receive()?,
             };
             let index = self.source_index(received.route.destination);
-            match self.way_back(received.route.source, index) {
+            match self.way(received.route.source, index, Need::Sender) {
                 NextHop::Known(_) => {
                     datagrams::received(&self.hca, &received);
                     let priority = self.hca.priority(index);

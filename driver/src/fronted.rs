@@ -2,7 +2,7 @@
 //!
 //! The same device model may be connected to a wire, served to other processes, or observed by a test. Each of these
 //! adds work to some of the driver's calls. [`Fronted`] is a [`Device`] that passes every call on to the model, except
-//! four that a [`Front`] may intercept: register writes, configuration writes, resets, and the clock.
+//! five that a [`Front`] may intercept: register writes, configuration writes, resets, DMA mappings, and the clock.
 //!
 //! A call that a front does not override goes straight to the model. An override decides itself when to pass the call
 //! on: before or after its own work, or not at all.
@@ -30,6 +30,21 @@ pub trait Front<D: Device>: Send + Sync {
     /// Handles a reset of the function by the driver ([`Device::reset`]).
     fn reset(&self, device: &D) {
         device.reset();
+    }
+
+    /// Handles a DMA mapping of the driver ([`Device::dma_map`]).
+    ///
+    /// # Errors
+    /// The reason of a refusal.
+    fn dma_map(
+        &self,
+        device: &D,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        device.dma_map(iova, memory, offset, bytes)
     }
 
     /// Returns the clock that the driver sees ([`Device::clock`]).
@@ -86,7 +101,8 @@ impl<D: Device, F: Front<D>> Device for Fronted<D, F> {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        self.device.dma_map(iova, memory, offset, bytes)
+        self.front
+            .dma_map(&self.device, iova, memory, offset, bytes)
     }
 
     fn dma_map_read_only(

@@ -349,7 +349,7 @@ fn configure_port(
     }
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
     enable_roce(control, caps, config.loopback)?;
-    // If a virtual function writes the state of its port, the firmware ignores the value.
+    // The firmware ignores a virtual function's writes of the port's state, so only a physical function switches it on.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
     let link_up = vport::link_is_up(control);
     let lost = "the link's state at start; assumed up";

@@ -24,7 +24,7 @@
 mod objects;
 mod steering;
 
-use driver::{DmaArena, DmaBuffer};
+use driver::{DmaArena, DmaBuffer, Instant};
 use mlx_prm::{
     AllocPdIn, AllocTransportDomainIn, CapType, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn,
     EthOffloadCaps, FlowTableNicCap, ModifyRqIn, ModifySqIn, QueryNicVportContextIn, Wq,
@@ -258,8 +258,7 @@ impl Ethernet {
     /// [`MlxError::TooManyGroups`], or device refusal; the set is unchanged.
     pub fn hear(&mut self, hca: &mut Hca, groups: &[[u8; 6]]) -> Result<(), MlxError> {
         if self.groups != groups {
-            // The field for the number of addresses has 12 bits.
-            let log_most = hca.caps().general().log_max_current_mc_list().min(11);
+            let log_most = hca.caps().general().log_max_current_mc_list();
             if groups.len() > 1 << log_most {
                 return Err(MlxError::TooManyGroups {
                     most: 1 << log_most,
@@ -324,39 +323,46 @@ impl Ethernet {
         });
     }
 
-    /// Resets both queues after one of them failed. Does nothing if none failed, or if the device is dead.
+    /// Resets both queues after one of them failed. Does nothing if none failed, if the device is dead, or before
+    /// [`Ethernet::repair_due`].
     ///
     /// # Errors
-    /// The device refused three times or did not answer; it is stopped.
+    /// The device refused: the port stays broken, and is to be repaired again after a pause. Or the device did not
+    /// answer, and the port is given up.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if !self.queue.is_broken() || hca.is_dead() {
+        if hca.is_dead() || self.repair_due().is_none_or(|due| hca.now() < due) {
             return Ok(());
         }
         let Numbers { sqn, rqn, .. } = self.numbers;
         tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
-        slot_queue::repair(
-            hca,
-            "an Ethernet queue broke and could not be reset",
-            |hca| {
-                for from in [READY, ERROR] {
-                    // Only the device knows the state of each queue, so both source states are tried.
-                    let moved = [
-                        send_state(hca, sqn, from, RESET),
-                        recv_state(hca, rqn, from, RESET),
-                    ];
-                    let mut unanswered = moved.into_iter().filter_map(Result::err);
-                    if let Some(error) = unanswered.find(|error| error.status().is_none()) {
-                        return Err(error.into());
-                    }
-                }
-                self.queue.reset();
-                send_state(hca, sqn, RESET, READY)?;
-                recv_state(hca, rqn, RESET, READY)?;
-                self.queue.post_receives();
-                self.queue.mended();
-                Ok(())
-            },
-        )
+        let repaired = self.restart(hca);
+        match &repaired {
+            Err(error) if error.outcome_unknown() => self.queue.give_up(),
+            Err(_) => self.queue.repair_failed(hca.now()),
+            Ok(()) => {}
+        }
+        Ok(repaired?)
+    }
+
+    fn restart(&mut self, hca: &mut Hca) -> Result<(), CmdError> {
+        let Numbers { sqn, rqn, .. } = self.numbers;
+        // Only the device knows the state of each queue, so both source states are tried, and one is refused.
+        for from in [READY, ERROR] {
+            tried(send_state(hca, sqn, from, RESET))?;
+            tried(recv_state(hca, rqn, from, RESET))?;
+        }
+        self.queue.reset();
+        send_state(hca, sqn, RESET, READY)?;
+        recv_state(hca, rqn, RESET, READY)?;
+        self.queue.post_receives();
+        self.queue.mended();
+        Ok(())
+    }
+
+    /// Returns the time from which the port is to be repaired; `None` if it works, or was given up.
+    #[must_use]
+    pub fn repair_due(&self) -> Option<Instant> {
+        self.queue.repair_due()
     }
 }
 
@@ -464,6 +470,11 @@ fn describe(wq: &mut Wq, pd: u32, memory: &RingMemory, entries: u32, stride: usi
         .set_log_wq_stride(stride.ilog2())
         .set_log_wq_pg_sz(memory.log_page_size())
         .set_log_wq_sz(entries.ilog2());
+}
+
+/// Passes an error on, unless the device has answered with it.
+fn tried(moved: Result<(), CmdError>) -> Result<(), CmdError> {
+    moved.or_else(|error| error.status().map_or(Err(error), |_| Ok(())))
 }
 
 fn send_state(hca: &mut Hca, sqn: u32, from: u32, to: u32) -> Result<(), CmdError> {

@@ -118,6 +118,8 @@ pub enum NetworkEvent {
     },
     /// No station answers for a neighbour's address.
     NeighbourLost(IpAddr),
+    /// The Ethernet port was given up, because the device did not answer a command that repairs it.
+    PortGivenUp,
 }
 
 impl fmt::Display for NetworkEvent {
@@ -136,6 +138,7 @@ impl fmt::Display for NetworkEvent {
                 write!(f, "{address} has moved to {}", Mac(*mac))
             }
             Self::NeighbourLost(address) => write!(f, "nobody answers for {address}"),
+            Self::PortGivenUp => f.write_str("the Ethernet port was given up"),
         }
     }
 }

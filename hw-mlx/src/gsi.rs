@@ -17,6 +17,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use driver::Instant;
 use rdma_types::{MadAddress, Path, Qpn, QueueFull};
 use static_assertions::const_assert;
 
@@ -238,20 +239,40 @@ impl Gsi {
         Ok(())
     }
 
-    /// Resets QP1 after it failed. Does nothing if it did not fail, or if the device is dead.
+    /// Resets QP1 after it failed. Does nothing if it did not fail, if the device is dead, or before
+    /// [`Gsi::repair_due`].
     ///
     /// # Errors
-    /// The device refused three times or did not answer; it is stopped.
+    /// The device refused: QP1 stays broken, and is to be repaired again after a pause. Or the device did not answer,
+    /// and is stopped.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if !self.queue.is_broken() || hca.is_dead() {
+        if hca.is_dead() || self.repair_due().is_none_or(|due| hca.now() < due) {
             return Ok(());
         }
         tracing::warn!(qpn = self.qpn.get(), "QP1 broke; it is reset");
-        slot_queue::repair(hca, "QP1 broke and could not be reset", |hca| {
-            let _in_reset = control::to_reset_at_last(hca, self.qpn)?;
-            self.queue.reset();
-            self.start(hca)
-        })
+        let repaired = self.restart(hca);
+        match &repaired {
+            Err(MlxError::Cmd(error)) if error.outcome_unknown() => {
+                if !hca.is_dead() {
+                    hca.stop("a command for QP1 was not answered");
+                }
+            }
+            Err(_) => self.queue.repair_failed(hca.now()),
+            Ok(()) => {}
+        }
+        repaired
+    }
+
+    fn restart(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        control::to_reset_at_last(hca, self.qpn).map(drop)?;
+        self.queue.reset();
+        self.start(hca)
+    }
+
+    /// Returns the time from which QP1 is to be repaired; `None` if it works.
+    #[must_use]
+    pub fn repair_due(&self) -> Option<Instant> {
+        self.queue.repair_due()
     }
 
     /// Returns whether a sent datagram is still in flight.

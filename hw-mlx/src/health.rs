@@ -5,8 +5,8 @@
 //! the bus), `nic_interface` disabled or in software reset, and a reset request with a syndrome in the health buffer.
 //! Each of these means that the device is dead. A lost command queue means the same: a function-level reset by another
 //! program (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, restores configuration space, and destroys all
-//! objects made by commands. The driver checks the queue's address only if the device returns the written address on a
-//! read, because no document promises that it does.
+//! objects made by commands. The driver notices this by the queue's address, but only if the address could be read back
+//! after INIT_HCA, because no document promises that.
 //!
 //! Two other sensors raise only a doubt: a syndrome byte beside the health counter (Snabb looks at it when a command is
 //! not answered, Linux ignores it), and a counter that does not change for ten seconds. Busy firmware, which destroys

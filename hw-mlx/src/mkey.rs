@@ -9,7 +9,7 @@
 //!
 //! Virtual address and I/O address must be equal modulo the page size. In the arena they are equal modulo 1 GiB, and
 //! in lent memory modulo the page size that spans it. So one page is enough for any region that crosses no multiple of
-//! 1 GiB; a larger region needs an entry for each gigabyte.
+//! 1 GiB; any other region needs an entry for each gigabyte that it touches.
 //!
 //! Per-page permissions: an entry's two low bits are "readable" and "writable" when the command sets
 //! `pg_access`, and address bits otherwise. The field belongs to on-demand paging; Linux sets it only

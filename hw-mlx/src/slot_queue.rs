@@ -16,6 +16,10 @@
 //! the device's queues, and meanwhile nothing is sent. Only the entry with the cause is logged. The entries of the
 //! requests behind it (`Flushed`) contain no cause, and there may be hundreds of them.
 //!
+//! If the device refuses the reset, the queues stay broken, and the owner tries again after a pause. Connections that
+//! exist need neither QP1 nor the Ethernet port. A command that is not answered is not repeated, because each one holds
+//! up all instances until its time is over: the Ethernet port is then given up, and for QP1 the function is stopped.
+//!
 //! `armed` is true while an event is requested and not yet counted. [`SlotQueue::drain`] does not clear it, even if
 //! it stops at its bound and entries remain. The arm request contained the index up to which entries had been read, so
 //! the device has sent, or will send, the event for later entries. A repair clears it, because arming once more is
@@ -24,7 +28,9 @@
 //! Sending processes no completions, because received messages would need a buffer. QP1 has such a buffer, and
 //! processes completions before it sends. The Ethernet port has none, and frees its send slots when it receives frames.
 
-use driver::{DmaArena, DmaBuffer, DmaError};
+use std::time::Duration;
+
+use driver::{DmaArena, DmaBuffer, DmaError, Instant};
 use mlx_prm::CqeOpcode;
 use rdma_types::{Access, DataSegment, QueueFull};
 
@@ -38,8 +44,9 @@ use crate::ring::Lent;
 
 /// Alignment of slots in bytes.
 pub(crate) const SLOT_ALIGN: usize = 64;
-/// Maximum number of attempts to repair queues.
-const MAX_ATTEMPTS: u32 = 3;
+/// Pause after a repair that failed. After each further failure the pause is twice as long, up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(64);
 
 /// Numbers and lengths of slots. The send slots come first in memory, and then the receive slots.
 #[derive(Clone, Copy, Debug)]
@@ -84,32 +91,6 @@ pub(crate) fn create_key(
     crate::mkey::create(hca, &request, slots.iova())
 }
 
-/// Repairs queues by `attempt`, which may be called again after a refusal. If the device refuses three times, or does
-/// not answer, stops the device for the reason `why`. The queues would otherwise stay broken, and each later call of
-/// any instance would repeat the attempt and wait for the device.
-///
-/// # Errors
-/// The last attempt's error; the device is dead.
-pub(crate) fn repair(
-    hca: &mut Hca,
-    why: &'static str,
-    mut attempt: impl FnMut(&mut Hca) -> Result<(), MlxError>,
-) -> Result<(), MlxError> {
-    let mut attempts = 0;
-    while let Err(error) = attempt(hca) {
-        attempts += 1;
-        let refused = matches!(&error, MlxError::Cmd(error) if error.is_refusal());
-        if !refused || attempts == MAX_ATTEMPTS {
-            if !hca.is_dead() {
-                hca.stop(why);
-            }
-            return Err(error);
-        }
-        tracing::warn!(%error, "a repair failed; it is repeated");
-    }
-    Ok(())
-}
-
 /// A received datagram or frame, in its receive slot.
 pub(crate) struct Arrival<'a> {
     slots: &'a DmaBuffer,
@@ -145,6 +126,10 @@ pub(crate) struct SlotQueue {
     free_sends: Vec<u32>,
     armed: bool,
     broken: bool,
+    /// Time of the next repair, if the queues are broken; `None` if they were given up.
+    repair_at: Option<Instant>,
+    /// Pause after the next repair that fails.
+    pause: Duration,
 }
 
 impl SlotQueue {
@@ -167,6 +152,8 @@ impl SlotQueue {
             free_sends: (0..sizes.sends).collect(),
             armed: false,
             broken: false,
+            repair_at: Some(Instant(0)),
+            pause: FIRST_PAUSE,
         }
     }
 
@@ -187,6 +174,22 @@ impl SlotQueue {
     /// Returns whether a queue has failed and not been repaired since.
     pub(crate) const fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// Returns the time from which broken queues are to be repaired; `None` if they are not broken, or were given up.
+    pub(crate) fn repair_due(&self) -> Option<Instant> {
+        self.repair_at.filter(|_| self.broken)
+    }
+
+    /// Notes that a repair has failed. The next one is due after a pause.
+    pub(crate) fn repair_failed(&mut self, now: Instant) {
+        self.repair_at = Some(now + self.pause);
+        self.pause = MAX_PAUSE.min(2 * self.pause);
+    }
+
+    /// Gives the queues up: they are not repaired any more.
+    pub(crate) const fn give_up(&mut self) {
+        self.repair_at = None;
     }
 
     /// Returns whether something that was sent is still in flight; false if the queues are broken.
@@ -336,6 +339,8 @@ impl SlotQueue {
     pub(crate) const fn mended(&mut self) {
         self.broken = false;
         self.armed = false;
+        self.repair_at = Some(Instant(0));
+        self.pause = FIRST_PAUSE;
     }
 }
 

@@ -24,11 +24,11 @@
 //! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
 //! come back from the neighbour. The crate renews only the entries of neighbours in use.
 //!
-//! **No sender is trusted.** Only `resolve`, `resolve_once`, `resolve_sender` and `echo` create entries. A received
-//! message can only complete or confirm an entry, or make us send a request to a known MAC
-//! (`docs/decisions/neighbours.md`). A caller that answers a datagram resolves its sender by
-//! [`Neighbours::resolve_sender`]. Such entries are limited to a share of the table and of the requests, and evict each
-//! other. If our own senders have filled that share, too, the neighbour that was unused for longest makes room.
+//! **No sender is trusted.** Only `resolve`, `resolve_for` and `echo` create entries. A received message can only
+//! complete or confirm an entry, or make us send a request to a known MAC (`docs/decisions/neighbours.md`). A caller
+//! that answers a datagram looks for its sender by [`Neighbours::resolve_for`] with [`Need::Sender`]. Such entries are
+//! limited to a share of the table and of the requests, and evict each other. If our own senders have filled that
+//! share, too, the neighbour that was unused for longest is evicted.
 //!
 //! The crate does not handle router advertisements and redirects (addresses and gateways come from the caller),
 //! fragments, IPv4 options, ICMP errors, MLDv1 queries, and tags within tags. It sends no IGMP reports of IPv4 groups,
@@ -60,5 +60,6 @@ pub use config::{Config, Detection};
 pub use counters::{Counters, Refusal};
 pub use event::{Entry, Event, Reason, Resolution};
 pub use neighbours::Neighbours;
+pub use route::Need;
 pub use state::State;
 pub use wire::ethernet::MOST_FRAME_BYTES;

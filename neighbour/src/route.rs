@@ -15,14 +15,16 @@ use crate::wire::Echo;
 /// Data of our echo requests: 56 bytes, as many as `ping` sends.
 pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
-/// Reason for which a caller needs a neighbour.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
-    /// A local sender will go on sending to it.
+/// Reason for which a caller needs a neighbour. Anybody can send us datagrams from any address. So an entry that only
+/// such datagrams have needed has a place in the share of the strangers
+/// ([`Config::neighbours`](crate::Config::neighbours)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A local sender will go on sending to the neighbour. The neighbour is no stranger from then on.
     Own,
-    /// A local sender sends one datagram.
-    Once,
-    /// The neighbour has sent a datagram.
+    /// A local sender sends one datagram, which may be an answer to a stranger. A stranger stays a stranger.
+    Datagram,
+    /// The neighbour has sent a datagram. A new entry is that of a stranger.
     Sender,
 }
 
@@ -77,25 +79,8 @@ impl Neighbours {
         self.resolve_for(source, destination, Need::Own, now)
     }
 
-    /// As [`resolve`](Self::resolve), for one datagram, which may be an answer to a stranger. An entry of a stranger
-    /// stays in the strangers' share.
-    pub fn resolve_once(
-        &mut self,
-        source: IpAddr,
-        destination: IpAddr,
-        now: Duration,
-    ) -> Resolution {
-        self.resolve_for(source, destination, Need::Once, now)
-    }
-
-    /// As [`resolve`](Self::resolve), for an answer to `sender`, which has sent a datagram to `source`, one of our
-    /// addresses. Anybody can send datagrams from any address. So an entry that this function creates has a place in
-    /// the share of the strangers ([`Config::neighbours`](crate::Config::neighbours)), until `resolve` needs the entry.
-    pub fn resolve_sender(&mut self, source: IpAddr, sender: IpAddr, now: Duration) -> Resolution {
-        self.resolve_for(source, sender, Need::Sender, now)
-    }
-
-    fn resolve_for(
+    /// Does the same as [`resolve`](Self::resolve) for a caller with this [`Need`].
+    pub fn resolve_for(
         &mut self,
         source: IpAddr,
         destination: IpAddr,

@@ -10,10 +10,11 @@ use dat_core::provider::{MadAddress, PORT_DOWN, Path, Provider, ProviderError, P
 use driver::Instant;
 use hw_mlx::gid::{address_of, gid_of};
 use hw_mlx::{AsyncEvent, GidEntry, MlxError, datagrams};
+use neighbour::Need;
 
 use super::MlxProvider;
 use super::errors::ForDat;
-use crate::network::{LINK_TRAINING, Network, NextHop};
+use crate::network::{LINK_TRAINING, NextHop};
 
 /// Time after which resolving a peer's MAC for a queue pair fails.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,7 +65,13 @@ impl MlxProvider {
             return;
         };
         if let Err(error) = network.repair(&mut self.hca) {
-            tracing::error!(%error, "the Ethernet port cannot be repaired; the device is stopped");
+            if network.repair_due().is_some() {
+                tracing::error!(%error, "the Ethernet port cannot be repaired now; it is tried again");
+            } else {
+                tracing::error!(%error, "the Ethernet port is given up: from now on only configured neighbours are found");
+                self.hca
+                    .tell_all(AsyncEvent::Network(hw_mlx::NetworkEvent::PortGivenUp));
+            }
         }
         let outcome = network.turn(self.hca.now());
         drop(network);
@@ -182,26 +189,7 @@ impl MlxProvider {
     }
 
     /// Resolves a GID to a MAC, with our address at an index as the source.
-    pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> NextHop {
-        self.way_by(gid, source_index, Network::way)
-    }
-
-    /// As [`way`](Self::way), for one datagram.
-    pub(super) fn way_once(&self, gid: [u8; 16], source_index: u8) -> NextHop {
-        self.way_by(gid, source_index, Network::way_once)
-    }
-
-    /// As [`way`](Self::way), for the answer to a received datagram.
-    pub(super) fn way_back(&self, gid: [u8; 16], source_index: u8) -> NextHop {
-        self.way_by(gid, source_index, Network::way_back)
-    }
-
-    fn way_by(
-        &self,
-        gid: [u8; 16],
-        source_index: u8,
-        find: impl FnOnce(&mut Network, IpAddr, IpAddr, Instant) -> NextHop,
-    ) -> NextHop {
+    pub(super) fn way(&self, gid: [u8; 16], source_index: u8, need: Need) -> NextHop {
         let unresolved = match self.hca.resolve(gid) {
             Ok(mac) => return NextHop::Known(mac),
             Err(error) => error,
@@ -210,7 +198,7 @@ impl MlxProvider {
             (Some(mut network), Some(source)) => {
                 let destination = address_of(gid);
                 let source = source.address.address;
-                find(&mut network, source, destination, self.hca.now())
+                network.way(source, destination, need, self.hca.now())
             }
             (None, _) | (_, None) => NextHop::Unreachable(unresolved.to_string()),
         }
@@ -220,7 +208,7 @@ impl MlxProvider {
     pub(super) fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
         let patience = self.hca.now() + RESOLVE_TIMEOUT;
         loop {
-            match self.way(path.gid, path.source_gid_index) {
+            match self.way(path.gid, path.source_gid_index, Need::Own) {
                 NextHop::Known(mac) => return Ok(mac),
                 NextHop::Unreachable(what) => return Err(unreachable_error(what)),
                 NextHop::Pending if self.hca.now() >= patience => {
@@ -258,7 +246,6 @@ impl MlxProvider {
 
     /// Updates the port's state from an event.
     pub(super) fn note_port(&mut self, event: &AsyncEvent) {
-        self.port_unsure = matches!(event, AsyncEvent::EventsLost { .. });
         match event {
             AsyncEvent::PortDown => {
                 self.down = Some(Down {

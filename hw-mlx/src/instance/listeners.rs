@@ -23,7 +23,8 @@
 //! cannot know whose event queue has an entry, so it signals the wakeups of the other instances. Those do not wake
 //! further instances.
 //!
-//! The module `models` runs this file in the interleavings of two threads, up to a bound of preemptions.
+//! The module `models` runs this file with the threads of two instances and a thread that plays the device, in all
+//! interleavings up to a number of preemptions.
 
 use super::Interrupt;
 use crate::event::{AsyncEvent, Inbox};

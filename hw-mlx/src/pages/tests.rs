@@ -1,10 +1,9 @@
 //! Tests of the firmware's page requests and of the bounds on them.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use driver::{Clock, Device, Function, Interrupt, SharedMemory};
+use driver::{Device, Front, Fronted, Function, SharedMemory};
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 
 use super::*;
@@ -53,75 +52,41 @@ fn what_the_firmware_has_counts_against_what_it_may_have() {
     }
 }
 
-/// A function that refuses mappings once `full` is set.
-struct Small {
-    inner: Arc<SimFunction>,
-    full: AtomicBool,
-}
+/// A front that refuses mappings once it is set.
+#[derive(Default)]
+struct Full(AtomicBool);
 
-impl Device for Small {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.inner.config_read(offset, out);
-    }
-    fn config_write(&self, offset: u16, data: &[u8]) {
-        self.inner.config_write(offset, data);
-    }
-    fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.inner.bar(index)
-    }
-    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        self.inner.bar_written(index, offset, bytes);
-    }
-    fn reset(&self) {
-        self.inner.reset();
-    }
-    fn interrupt_count(&self) -> usize {
-        self.inner.interrupt_count()
-    }
-    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.inner.set_interrupts(vectors);
-    }
+impl Front<SimFunction> for Full {
     fn dma_map(
         &self,
+        device: &SimFunction,
         iova: u64,
         memory: SharedMemory,
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        if self.full.load(Ordering::Relaxed) {
+        if self.0.load(Ordering::Relaxed) {
             return Err("no more mappings".to_owned());
         }
-        self.inner.dma_map(iova, memory, offset, bytes)
-    }
-    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.inner.dma_unmap(iova, bytes)
-    }
-    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.inner.iova_ranges()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
+        device.dma_map(iova, memory, offset, bytes)
     }
 }
 
 /// There is memory for the pages, but none for the mailbox with their addresses.
 #[test]
 fn firmware_is_told_that_there_are_no_pages_if_only_their_list_has_no_memory() {
-    let small = Arc::new(Small {
-        inner: sim_function(),
-        full: AtomicBool::new(false),
+    let fronted = Arc::new(Fronted {
+        device: sim_function(),
+        front: Full::default(),
     });
-    let device = Arc::clone(&small) as Arc<dyn Device>;
+    let device = Arc::clone(&fronted) as Arc<dyn Device>;
     let function = Function::in_process(device).expect("a function");
     // The queue fills the first chunk.
     let arena = DmaArena::with_chunk_bytes(&function, PAGE_BYTES).expect("an arena");
     let registers = function.bar(0).expect("a BAR").block(0).expect("registers");
     let queue = CommandQueue::new(arena, registers, 5, 6).expect("memory");
     let mut queue = queue.expect("a page of entries");
-    small.full.store(true, Ordering::Relaxed);
+    fronted.front.0.store(true, Ordering::Relaxed);
     let mut pages = pages(None);
     pages.request(PageRequest {
         function: OURS,

@@ -196,9 +196,9 @@ impl Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
-    /// Posts a request of one segment ([`Qp::post_request`]). Returns an error if the queue appears full. After a bind
-    /// it may only appear full; `post_request` then succeeds. Without `RING`, the next request or [`Qp::ring_last`]
-    /// rings the doorbell.
+    /// Posts a request of one segment ([`Qp::post_request`]). Returns an error if the queue appears full. After a
+    /// bind, a queue that appears full may have room; [`Qp::post_request`] then succeeds. Without `RING`, the next
+    /// request or [`Qp::ring_last`] rings the doorbell.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.

@@ -19,7 +19,7 @@ mod vlans;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Address, Config, Detection, Event, Mac, Neighbours, Resolution, State, Vlan};
+use crate::{Address, Config, Detection, Event, Mac, Need, Neighbours, Resolution, State, Vlan};
 use sent::{Said, Sent};
 
 const OURS: Mac = [0x02, 0, 0, 0, 0, 0x01];

@@ -87,7 +87,8 @@ fn with_a_known_neighbour(neighbours: usize) -> Us {
 impl Us {
     fn resolve_sender(&mut self, n: usize) -> Resolution {
         let sender = format!("10.0.{}.{}", 1 + n / 200, 1 + n % 200);
-        self.us.resolve_sender(ip(OUR_V4), ip(&sender), self.now)
+        self.us
+            .resolve_for(ip(OUR_V4), ip(&sender), Need::Sender, self.now)
     }
 }
 
@@ -156,7 +157,9 @@ fn an_entry_that_only_one_answer_needs_stays_a_strangers() {
         let sender = format!("10.0.1.{}", 1 + n);
         us.receive(&arp_reply((PEER, &sender), (OURS, OUR_V4)));
         let sender = ip(&sender);
-        let answered = us.us.resolve_once(ip(OUR_V4), sender, us.now);
+        let answered = us
+            .us
+            .resolve_for(ip(OUR_V4), sender, Need::Datagram, us.now);
         assert_eq!(answered, Resolution::Known(PEER));
         assert!(us.us.counters().neighbours <= 1 + 2);
     }

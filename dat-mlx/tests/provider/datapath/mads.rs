@@ -1,5 +1,7 @@
 //! Management datagrams through QP1.
 
+use std::time::Duration;
+
 use dat_core::provider::{MadAddress, Provider, ProviderError, ProviderEvent, Qpn};
 use hw_mlx::gid::gid_of;
 use hw_sim::{Fault, Faults, LinkFaults};
@@ -174,32 +176,59 @@ fn a_broken_qp1_is_repaired() {
     p.finish_bare();
 }
 
-/// If the device refuses three times to repair QP1, or does not answer, it is stopped. Each later call would otherwise
-/// repeat the attempt.
+fn break_qp1(node: &mut Node) {
+    let mut command = ToErrQpIn::new();
+    command.set_qpn(node.provider.gsi_number().get());
+    node.provider.hca_mut().exec(&command).unwrap();
+    assert_eq!(node.provider.poll_mad().map(|received| received.1), None);
+}
+
+/// If the device refuses to repair QP1, the repair is tried again after a pause. Each call would otherwise repeat it.
+/// The function is not stopped, because its connections do not need QP1.
 #[test]
-fn a_qp1_that_cannot_be_repaired_stops_the_function() {
-    let opcode = Some(Opcode::INIT2RTR_QP.0);
-    let refused = |count| Fault::CommandFailure {
-        opcode,
+fn a_qp1_that_cannot_be_repaired_is_tried_again_after_a_pause_and_stops_nothing() {
+    let mut p = pair();
+    break_qp1(&mut p.a);
+    let refused = Fault::CommandFailure {
+        opcode: Some(Opcode::INIT2RTR_QP.0),
         status: CmdStatus::BAD_RESOURCE.0,
         syndrome: 0,
-        count,
+        count: 2,
     };
-    let silent = Fault::CommandSilence { opcode, count: 1 };
-    for (fault, stops) in [(refused(2), false), (refused(3), true), (silent, true)] {
-        let mut p = pair();
-        let mut command = ToErrQpIn::new();
-        command.set_qpn(p.a.provider.gsi_number().get());
-        p.a.provider.hca_mut().exec(&command).unwrap();
-        assert_eq!(p.a.provider.poll_mad().map(|received| received.1), None);
-        p.sim.inject(&p.a.function, &fault);
+    p.sim.inject(&p.a.function, &refused);
+    for seconds in [1, 2] {
         p.a.provider.progress();
+        let due = p.a.provider.now() + seconds * 1_000_000_000;
+        // A further attempt would fail, and move the time of the next.
         p.a.provider.progress();
-        let events = std::iter::from_fn(|| p.a.provider.next_event());
-        let deaths = events.filter(|event| *event == ProviderEvent::DeviceDead);
-        assert_eq!(deaths.count(), usize::from(stops), "{fault:?}");
-        assert_eq!(p.a.provider.hca().is_dead(), stops, "{fault:?}");
+        assert_eq!(p.a.provider.next_timeout(), Some(due));
+        p.sim.advance(Duration::from_secs(seconds));
     }
+    p.a.provider.progress();
+    assert_eq!(p.a.provider.next_timeout(), None);
+    let events: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
+    assert_eq!(events, []);
+    let address = to(&p.a, p.b.gid());
+    p.a.provider.send_mad(&address, &mad(1)).unwrap();
+    assert_eq!(receive(&mut p.b).1, mad(1));
+    p.finish_bare();
+}
+
+/// An attempt to repair QP1 that is not answered holds up all instances, so it is not repeated.
+#[test]
+fn a_repair_of_qp1_that_is_not_answered_stops_the_function() {
+    let mut p = pair();
+    break_qp1(&mut p.a);
+    let silent = Fault::CommandSilence {
+        opcode: Some(Opcode::INIT2RTR_QP.0),
+        count: 1,
+    };
+    p.sim.inject(&p.a.function, &silent);
+    p.a.provider.progress();
+    p.a.provider.progress();
+    assert_eq!(p.a.provider.next_timeout(), None);
+    let events: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
+    assert_eq!(events, [ProviderEvent::DeviceDead]);
 }
 
 #[test]

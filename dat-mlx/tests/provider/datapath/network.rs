@@ -13,7 +13,8 @@ use hw_mlx::qp::context::GSI_Q_KEY;
 use hw_sim::wire::{
     BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr,
 };
-use hw_sim::{LinkFaults, Sim, SimConfig};
+use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
+use mlx_prm::{ModifyRqIn, Opcode as CommandOpcode};
 
 use super::pair::{Node, Pair, config, profile};
 
@@ -122,6 +123,34 @@ fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachabl
 /// Returns a frame with a MAD from the address and station with number `from`, for the station and address of number 1.
 pub(crate) fn mad_from(network: [u8; 3], from: u8) -> Vec<u8> {
     let [a, b, c] = network;
+    let ip = Ipv4Repr {
+        src: [a, b, c, from],
+        dst: [a, b, c, 1],
+        tos: 0,
+        ident: 0,
+        dont_fragment: true,
+        ttl: 64,
+        payload_len: 0,
+    };
+    mad_over(from, |udp| Network::Ipv4(ip, udp))
+}
+
+/// Returns a frame with a MAD to A's link-local address, from the link-local address with this number.
+fn mad_from_link_local(from: u16) -> Vec<u8> {
+    let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
+    let ip = Ipv6Repr {
+        src: address(&format!("fe80::1:{from:x}")),
+        dst: address("fe80::ff:fe00:1"),
+        traffic_class: 0,
+        flow_label: 0,
+        hop_limit: 64,
+        payload_len: 0,
+    };
+    mad_over(77, |udp| Network::Ipv6(ip, udp))
+}
+
+/// Returns a frame with a MAD from the station with number `from` for the station of number 1, in these packets.
+fn mad_over(from: u8, packets: impl FnOnce(UdpRepr) -> Network) -> Vec<u8> {
     Packet {
         link: EthRepr {
             dst: [2, 0, 0, 0, 0, 1],
@@ -130,21 +159,10 @@ pub(crate) fn mad_from(network: [u8; 3], from: u8) -> Vec<u8> {
             ethertype: 0,
         }
         .into(),
-        network: Network::Ipv4(
-            Ipv4Repr {
-                src: [a, b, c, from],
-                dst: [a, b, c, 1],
-                tos: 0,
-                ident: 0,
-                dont_fragment: true,
-                ttl: 64,
-                payload_len: 0,
-            },
-            UdpRepr {
-                src_port: 0xc001,
-                payload_len: 0,
-            },
-        ),
+        network: packets(UdpRepr {
+            src_port: 0xc001,
+            payload_len: 0,
+        }),
         bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::masked(0)),
         headers: Headers {
             deth: Some(DethRepr {
@@ -172,44 +190,6 @@ fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
     p.finish_bare();
 }
 
-/// Returns a frame with a MAD to A's link-local address, from the link-local address with this number.
-fn mad_from_link_local(from: u16) -> Vec<u8> {
-    let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
-    Packet {
-        link: EthRepr {
-            dst: [2, 0, 0, 0, 0, 1],
-            src: [2, 0, 0, 0, 0, 77],
-            vlan: None,
-            ethertype: 0,
-        }
-        .into(),
-        network: Network::Ipv6(
-            Ipv6Repr {
-                src: address(&format!("fe80::1:{from:x}")),
-                dst: address("fe80::ff:fe00:1"),
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                payload_len: 0,
-            },
-            UdpRepr {
-                src_port: 0xc001,
-                payload_len: 0,
-            },
-        ),
-        bth: BthRepr::new(Opcode::ud(false), Qpn::GSI, Psn::masked(0)),
-        headers: Headers {
-            deth: Some(DethRepr {
-                qkey: GSI_Q_KEY,
-                src_qpn: Qpn::GSI,
-            }),
-            ..Headers::NONE
-        },
-        payload: &[9; 256],
-    }
-    .emit()
-}
-
 /// Unknown senders, more than the neighbour table has places (1,024), neither evict a neighbour of ours nor keep us
 /// from finding another one.
 #[test]
@@ -228,8 +208,48 @@ fn a_crowd_of_unknown_senders_does_not_cut_us_off_from_our_neighbours() {
     p.a.provider.send_mad(&b, &[8; 256]).expect("it is known");
     let arrived = until(&mut p, SECOND / 10, |p| p.b.provider.poll_mad());
     assert_eq!(arrived.expect("it arrives").1, [8; 256]);
+    let asked = |p: &Pair| {
+        let counters = p.a.provider.opened().counters().expect("it is open");
+        counters.network.expect("it is in the network").asked_all
+    };
+    let before = asked(&p);
     p.a.provider.send_mad(&other, &[7; 256]).expect("it waits");
-    assert_eq!(event(&mut p), None, "it is asked for");
+    assert_eq!((event(&mut p), asked(&p)), (None, before + 1));
+    p.finish_bare();
+}
+
+/// If the device does not answer the command that repairs the Ethernet port, the port is given up, and the program is
+/// told once. RDMA goes on.
+#[test]
+fn a_port_that_is_given_up_is_told_of_once_and_the_function_goes_on() {
+    let mut p = unconfigured_pair();
+    let peer = to(&p.a, address(2));
+    p.a.provider.send_mad(&peer, &[7; 256]).expect("it waits");
+    until(&mut p, SECOND, |p| p.b.provider.poll_mad()).expect("it arrives");
+    let is_broken = (0..1 << 12).any(|rqn| {
+        let mut input = ModifyRqIn::new();
+        input.set_rqn(rqn).set_rq_state(1).ctx_mut().set_state(3);
+        p.a.provider.hca_mut().exec(&input).is_ok()
+    });
+    assert!(is_broken);
+    let silent = Fault::CommandSilence {
+        opcode: Some(CommandOpcode::MODIFY_RQ.0),
+        count: 1,
+    };
+    p.sim.inject(&p.a.function, &silent);
+    let mut told = Vec::new();
+    for _ in 0..10 {
+        p.sim.run_until_idle();
+        p.a.provider.progress();
+        told.extend(std::iter::from_fn(|| p.a.provider.next_event()));
+    }
+    let lost = ProviderEvent::Network(NetworkEvent::NotJoined);
+    assert_eq!(told, [lost]);
+    p.a.provider
+        .send_mad(&peer, &[8; 256])
+        .expect("it is known");
+    let arrived = until(&mut p, SECOND, |p| p.b.provider.poll_mad());
+    assert_eq!(arrived.expect("it arrives").1, [8; 256]);
     p.finish_bare();
 }
 
