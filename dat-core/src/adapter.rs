@@ -31,8 +31,8 @@ pub(crate) struct InstanceIndex(u32);
 pub(crate) enum Arrival {
     /// An event of the connection manager.
     Event(CmEvent),
-    /// A connection request that another instance hands off to a service point of this instance.
-    HandedOff(ListenId, Box<Cr>),
+    /// A connection request that another instance, the first one named, hands off to a service point of this instance.
+    HandedOff(InstanceIndex, ListenId, Box<Cr>),
     /// A question of an observer, which this instance answers.
     Question(Question),
     /// An observer's request to start or stop measuring.
@@ -44,7 +44,7 @@ impl Arrival {
     const fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Event(event) => Some(event.conn()),
-            Self::HandedOff(_, cr) => Some(cr.conn),
+            Self::HandedOff(_, _, cr) => Some(cr.conn),
             Self::Question(_) | Self::Measure(_) => None,
         }
     }
@@ -201,7 +201,8 @@ impl State {
                 Arrival::Event(CmEvent::Request { request, .. }) => {
                     self.least_loaded(request.listen, None)
                 }
-                Arrival::HandedOff(listen, _) => self.least_loaded(*listen, None),
+                // The instance that handed the request off does not take it back.
+                Arrival::HandedOff(from, listen, _) => self.least_loaded(*listen, Some(*from)),
                 Arrival::Event(_) | Arrival::Question(_) | Arrival::Measure(_) => None,
             };
             // If another instance listens, it gets the request. Otherwise the request is declined for lack of
@@ -334,7 +335,8 @@ impl State {
         self.let_go(conn, from);
         self.own(conn, to);
         if let Some(queue) = self.queue(to) {
-            queue.arrivals.push_back(Arrival::HandedOff(listen, cr));
+            let arrival = Arrival::HandedOff(from, listen, cr);
+            queue.arrivals.push_back(arrival);
             (queue.waker)();
         }
         Ok(())

@@ -146,8 +146,8 @@ impl CmEvent {
 }
 
 /// Counters of the connection manager. Each received datagram counts once under `received`, and at most once under one
-/// of the other counters of received datagrams. Only a repeated REQ can count twice: under `duplicates`, and under
-/// `unexpected` if the state of its connection does not allow it.
+/// of the other counters of received datagrams, with one exception: a repeated REQ counts under `duplicates`, and also
+/// under `unexpected` if the state of its connection does not allow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams received.

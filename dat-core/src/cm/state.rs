@@ -175,7 +175,8 @@ pub enum Tell {
     EstablishedAndDisconnected,
     /// The peer has refused.
     Rejected,
-    /// No REP and no final REJ has arrived. A REJ as stale is not final, because the request is repeated after it.
+    /// No REP and no final REJ has arrived. A REJ with reason 10 (stale connection) is not final: the request is sent
+    /// again after it.
     Unreachable,
     /// The consumer's timeout has passed.
     TimedOut,

@@ -70,7 +70,8 @@ pub(super) struct Instance {
 pub(super) enum AsyncEvd {
     /// The instance's own asynchronous EVD.
     Own,
-    /// The EVD of another instance with this C handle. After that EVD has been freed, as for `OutOfScope`.
+    /// The EVD of another instance with this C handle. After that EVD has been freed, events go where those of
+    /// `OutOfScope` go.
     Given(u64),
     /// The own asynchronous EVDs of all other instances: the consumer opened this instance without an asynchronous EVD
     /// (`DAT_EVD_ASYNC_EXISTS`).

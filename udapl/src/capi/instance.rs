@@ -79,7 +79,8 @@ impl Instance {
 }
 
 impl Open {
-    /// Returns the C handle of the asynchronous EVD; `None` if the consumer gave none, or has freed it.
+    /// Returns the C handle of the asynchronous EVD; `None` if the consumer opened the instance without one
+    /// (DAT_EVD_ASYNC_EXISTS), or has freed the EVD that it gave.
     pub(super) fn async_evd(&mut self, adapter: &'static Adapter) -> Option<DatHandle> {
         match self.instance.async_evd {
             AsyncEvd::Own => Some(self.name(adapter, self.ia.async_evd())),

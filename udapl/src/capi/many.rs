@@ -1,5 +1,5 @@
 //! Calls that DAT 1.2 lacks: posting several requests with one doorbell, and dequeuing several events in one call.
-//! An operation has its number from DAT 2.0's DAT_DTOS or DAT_IB_DTOS; Sends beyond these have numbers of our own.
+//! An operation has its number from DAT 2.0's DAT_DTOS or DAT_IB_DTOS. Sends that neither has get numbers of our own.
 //!
 //! Each call works like the single calls in the same order, and stops at the first error. Handles of other providers
 //! are refused: their tables of functions have no such calls.

@@ -7,8 +7,9 @@
 //!
 //! A request leaves the device when it completes, and its event may wait longer. So the queue has room for the requests
 //! that can be outstanding and, up to [`MAX_WAITING`], for those whose events can wait. The first post makes the queue,
-//! for the sizes that endpoint and EVD have then; later posts allocate nothing. If more events wait than there is room
-//! for, the operations of the oldest are lost.
+//! for the sizes that endpoint and EVD have then; later posts allocate nothing. If more requests are outstanding or
+//! wait with their events than there is room for (a longer EVD, or an endpoint or EVD that was enlarged later), the
+//! operations of the oldest are lost.
 
 use std::collections::VecDeque;
 
@@ -46,13 +47,13 @@ impl Operations {
         }
     }
 
-    /// Adds a posted request. If the queue is full, at least `waiting` + 1 of its oldest requests have completed. At
-    /// most `waiting` events wait, so one of these requests was suppressed and has succeeded. The first suppressed one
-    /// is removed.
+    /// Adds a posted request. If the queue is full, at least `waiting` + 1 of its oldest requests have completed. If at
+    /// most `waiting` events wait, one of these requests was suppressed and has succeeded. The first suppressed one is
+    /// removed.
     pub(super) fn push(&mut self, cookie: u64, operation: u32, suppressed: bool) {
         if self.posted.len() == self.room {
             let mut completed = self.posted.iter().take(self.waiting + 1);
-            // If none was suppressed, the event of the oldest one is lost.
+            // If none was suppressed, more than `waiting` events wait, and the operation of the oldest one is lost.
             let removed = completed.position(|posted| posted.suppressed);
             self.posted.remove(removed.unwrap_or(0));
         }

@@ -52,9 +52,9 @@ impl<T> Upcalls<T> {
         self.wake.signal();
     }
 
-    /// Runs the thread's loop until the end. `look` takes the list and does the work; if it returns false, the loop
-    /// ends at once, without result, because `end` will never be called. `sleep` waits for the signal and clears it.
-    /// Returns the work that is left at the end.
+    /// Runs the thread's loop until the end, and returns the work that is left then. `look` takes the list and does the
+    /// work. If it returns false, `end` will never be called: the loop ends at once and returns no work. `sleep` waits
+    /// for the signal and clears it.
     pub(super) fn serve(&self, mut look: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
         while !self.over.load(Ordering::SeqCst) {
             if !look() {

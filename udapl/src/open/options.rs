@@ -167,7 +167,7 @@ impl OpenOptions {
 
     /// Sets whether the first instance records its activity ([`recorder_start`](crate::Ia::recorder_start),
     /// [`recorder_dump`](crate::Ia::recorder_dump)). If the environment variable `DAT_RECORDER` is `1` or names a
-    /// folder, the instance records in any case.
+    /// folder, the instance records even if `on` is false.
     #[must_use]
     pub const fn recorder(mut self, on: bool) -> Self {
         self.ia.recorder = on;

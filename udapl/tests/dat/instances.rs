@@ -7,6 +7,7 @@ use std::time::Duration;
 use dat_core::provider::Provider;
 use hw_sim::Fault;
 use udapl::adapter::IaConfig;
+use udapl::connection::PspHandle;
 use udapl::error::{OpenError, ReturnType};
 use udapl::event::{AsyncEvent, SoftwareEvent};
 use udapl::fabric::Fabric;
@@ -501,25 +502,48 @@ fn a_dead_device_has_no_more_instances() {
     assert!(matches!(again, Err(OpenError::BringUp { .. })));
 }
 
+impl Instances {
+    /// Has an instance of B listen at the shared service point, with an EVD that has room for this many events.
+    fn listen_with_room(&mut self, at: usize, room: usize) -> EvdHandle {
+        let ia = &mut self.of[B][at].ia;
+        let evd = ia
+            .evd_create(1, EvdFlags::CR | EvdFlags::SOFTWARE)
+            .expect("an EVD");
+        let qlen = ia.evd_query(evd).expect("an EVD").qlen as usize;
+        for _ in room..qlen {
+            ia.evd_post_se(evd, SoftwareEvent(0)).expect("room");
+        }
+        ia.psp_create_shared(ELSEWHERE, evd, PspFlags::CONSUMER)
+            .expect("listens");
+        evd
+    }
+
+    /// Makes a shared service point of the two instances of B, and connects A's to it. The second instance receives the
+    /// request for the first, which makes no call. Returns the first instance's part of the service point.
+    fn request_for_the_first(&mut self) -> PspHandle {
+        let [first, _] = [0, 1].map(|at| {
+            let Instance { ia, events, .. } = &mut self.of[B][at];
+            ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
+                .expect("listens")
+        });
+        let [a, b] = &mut self.of;
+        a[0].connect(&b[0], ELSEWHERE);
+        for _ in 0..100 {
+            self.of[B][1].ia.progress();
+            self.of[A][0].ia.progress();
+            self.pair.fabric.pass_time();
+        }
+        assert!(self.of[B][1].event().is_none(), "it is for the first");
+        first
+    }
+}
+
 /// If an instance with an undequeued request to a shared service point is closed, another instance of the service point
 /// gets the request.
 #[test]
 fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() {
     let mut all = Instances::new([1, 2]);
-    for at in 0..2 {
-        let Instance { ia, events, .. } = &mut all.of[B][at];
-        ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
-            .expect("listens");
-    }
-    let [a, b] = &mut all.of;
-    a[0].connect(&b[0], ELSEWHERE);
-    // The second instance receives the connection request for the first instance. The first instance is closed before
-    // it polls.
-    for _ in 0..100 {
-        all.of[B][1].ia.progress();
-        all.of[A][0].ia.progress();
-        all.pair.fabric.pass_time();
-    }
+    all.request_for_the_first();
     ia_close(all.of[B].remove(0).ia, CloseFlags::Abrupt).expect("closed");
     assert!(matches!(all.wait(B, 0), Event::ConnectionRequest(_)));
 }
@@ -529,19 +553,7 @@ fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() 
 #[test]
 fn a_request_to_a_freed_part_of_a_shared_service_point_is_for_another_instance() {
     let mut all = Instances::new([1, 2]);
-    let [first, _] = [0, 1].map(|at| {
-        let Instance { ia, events, .. } = &mut all.of[B][at];
-        ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
-            .expect("listens")
-    });
-    let [a, b] = &mut all.of;
-    a[0].connect(&b[0], ELSEWHERE);
-    // The second instance receives the connection request for the first instance, which makes no call.
-    for _ in 0..100 {
-        all.of[B][1].ia.progress();
-        all.of[A][0].ia.progress();
-        all.pair.fabric.pass_time();
-    }
+    let first = all.request_for_the_first();
     all.of[B][0].ia.psp_free(first).expect("freed");
     let Event::ConnectionRequest(request) = all.wait(B, 1) else {
         panic!("a request");
@@ -558,22 +570,9 @@ fn a_request_to_a_freed_part_of_a_shared_service_point_is_for_another_instance()
 #[test]
 fn a_request_that_one_instance_has_no_room_for_is_for_another_at_the_service_point() {
     let mut all = Instances::new([2, 2]);
-    let mut listen = |at: usize, room: usize| {
-        let ia = &mut all.of[B][at].ia;
-        let evd = ia
-            .evd_create(1, EvdFlags::CR | EvdFlags::SOFTWARE)
-            .expect("an EVD");
-        let qlen = ia.evd_query(evd).expect("an EVD").qlen as usize;
-        for _ in room..qlen {
-            ia.evd_post_se(evd, SoftwareEvent(0)).expect("room");
-        }
-        ia.psp_create_shared(ELSEWHERE, evd, PspFlags::CONSUMER)
-            .expect("listens");
-        evd
-    };
     // The first instance that listens gets the first request, because none has a connection.
-    listen(0, 0);
-    let second = listen(1, 1);
+    all.listen_with_room(0, 0);
+    let second = all.listen_with_room(1, 1);
     for at in 0..2 {
         let [a, b] = &mut all.of;
         a[at].connect(&b[0], ELSEWHERE);
@@ -591,6 +590,29 @@ fn a_request_that_one_instance_has_no_room_for_is_for_another_at_the_service_poi
     let events = std::iter::from_fn(|| ia.evd_dequeue(second).ok().flatten());
     let requests = events.filter(|event| matches!(event, Event::ConnectionRequest(_)));
     assert_eq!(requests.count(), 1);
+}
+
+/// If the instance that a request was handed to closes before it handles the request, a third instance gets it.
+#[test]
+fn a_request_that_was_handed_on_outlives_the_close_of_the_instance_that_got_it() {
+    let mut all = Instances::new([1, 3]);
+    all.listen_with_room(0, 0);
+    for at in [1, 2] {
+        let Instance { ia, events, .. } = &mut all.of[B][at];
+        ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
+            .expect("listens");
+    }
+    let [a, b] = &mut all.of;
+    a[0].connect(&b[0], ELSEWHERE);
+    // The first instance hands the request to the second, which makes no call.
+    for _ in 0..100 {
+        all.of[B][0].ia.progress();
+        all.of[A][0].ia.progress();
+        all.pair.fabric.pass_time();
+    }
+    assert!(all.of[B][2].event().is_none(), "it is for the second");
+    ia_close(all.of[B].remove(1).ia, CloseFlags::Abrupt).expect("closed");
+    assert!(matches!(all.wait(B, 1), Event::ConnectionRequest(_)));
 }
 
 #[test]

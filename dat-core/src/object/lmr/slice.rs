@@ -1,4 +1,4 @@
-//! A part of an LMR, which was checked when it was made.
+//! A slice: a part of an LMR. Its range is checked once, when the slice is made.
 //!
 //! A slice carries its key, range, PZ and rights, and the stamp that the LMR table had when the slice was made. While
 //! no LMR of the IA has been freed since, a post compares only the stamp, the PZ and the right, and does not look the
