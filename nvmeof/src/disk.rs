@@ -178,8 +178,8 @@ impl Disk {
     }
 
     /// Checks whether a disk could be opened, and locked if `locks`. The lock is not tried on the files in `own`, which
-    /// this process has locked, nor on any block device if `own` has one. Nor is it tried on a descriptor that was
-    /// handed in, because the lock belongs to the open file, which another program may use.
+    /// this process has locked, nor on the disks and partitions that a lock in `own` excludes. Nor is it tried on a
+    /// descriptor that was handed in, because the lock belongs to the open file, which another program may use.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -191,11 +191,10 @@ impl Disk {
         own: &[Identity],
     ) -> Result<(), DiskError> {
         let disk = Self::open_for(false, source, shift, read_only)?;
-        // A claim of a block device also excludes claims of its partitions, and of the whole disk.
-        let is_own = disk.identity.is_some_and(|one| {
-            let both_blocks = |other: &Identity| one.is_block_device() && other.is_block_device();
-            own.iter().any(|other| *other == one || both_blocks(other))
-        });
+        let devices = Path::new("/sys/dev/block");
+        let is_own = disk
+            .identity
+            .is_some_and(|one| own.iter().any(|other| one.excludes(*other, devices)));
         if locks && !is_own && disk.given.is_none() {
             disk.lock()?;
         }

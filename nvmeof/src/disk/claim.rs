@@ -10,6 +10,7 @@ use core::fmt;
 use std::fs::{Metadata, OpenOptions, TryLockError};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
@@ -39,8 +40,32 @@ impl Identity {
         Ok(Self::of_metadata(&there))
     }
 
-    pub(super) const fn is_block_device(self) -> bool {
-        self.inode.is_none()
+    /// Returns whether a claim of one excludes a claim of the other: they are the same file or block device, or one is
+    /// the disk to which the other belongs as a partition. `devices` is `/sys/dev/block`. If a block device is not
+    /// there, the answer is true for any two block devices.
+    pub(super) fn excludes(self, other: Self, devices: &Path) -> bool {
+        if self.inode.is_some() || other.inode.is_some() {
+            return self == other;
+        }
+        match [self, other].map(|one| one.folders(devices)) {
+            [Some([one, disk]), Some([other, others_disk])] => {
+                one == other || one == others_disk || disk == other
+            }
+            [None, _] | [_, None] => true,
+        }
+    }
+
+    /// Returns the folders of a block device and of the disk that it is or belongs to (Linux
+    /// `Documentation/ABI/stable/sysfs-block`).
+    fn folders(self, devices: &Path) -> Option<[PathBuf; 2]> {
+        let number = format!("{}:{}", major(self.device), minor(self.device));
+        let folder = devices.join(number).canonicalize().ok()?;
+        let disk = if folder.join("partition").exists() {
+            folder.parent()?.to_owned()
+        } else {
+            folder.clone()
+        };
+        Some([folder, disk])
     }
 
     pub(super) fn of_metadata(there: &Metadata) -> Self {
@@ -212,6 +237,50 @@ mod tests {
 
     fn open(path: &std::path::Path, read_only: bool) -> Result<Disk, DiskError> {
         Disk::open(Source::File(path.to_owned()), 9, read_only)
+    }
+
+    /// A claim of a disk excludes those of its partitions, and the other way round. Claims of two partitions, or of two
+    /// disks, do not exclude each other (Linux `block/bdev.c` `bd_may_claim`).
+    #[test]
+    fn a_claim_of_a_disk_excludes_those_of_its_partitions_alone() {
+        let sys = tempfile::tempdir().expect("a folder");
+        let devices = sys.path().join("block");
+        std::fs::create_dir(&devices).expect("a folder");
+        for (number, folder, is_partition) in [
+            ("8:0", "sda", false),
+            ("8:1", "sda/sda1", true),
+            ("8:2", "sda/sda2", true),
+            ("8:16", "sdb", false),
+        ] {
+            let folder = sys.path().join(folder);
+            std::fs::create_dir(&folder).expect("a folder");
+            if is_partition {
+                std::fs::write(folder.join("partition"), "").expect("a file");
+            }
+            std::os::unix::fs::symlink(folder, devices.join(number)).expect("a link");
+        }
+        let block = |minor| Identity {
+            device: nix::sys::stat::makedev(8, minor),
+            inode: None,
+        };
+        let excludes = |one, other| block(one).excludes(block(other), &devices);
+        for (one, other, expected) in [
+            (0, 0, true),
+            (0, 1, true),
+            (2, 0, true),
+            (1, 2, false),
+            (0, 16, false),
+            (1, 16, false),
+            // The system does not know this one.
+            (0, 32, true),
+        ] {
+            assert_eq!(excludes(one, other), expected, "{one} and {other}");
+        }
+        let file = Identity {
+            device: 0,
+            inode: Some(7),
+        };
+        assert!(file.excludes(file, &devices) && !file.excludes(block(0), &devices));
     }
 
     #[test]

@@ -241,7 +241,7 @@ impl Worker {
                     "the disks of a failed worker cannot be waited for"
                 );
             }
-            // Pairs of other workers, and hosts of this one, wait for these drops. The adapter may be closed later.
+            // Pairs of other workers, and hosts of this one, wait for these drops. So they precede the adapter's close.
             drop(self.membership);
             drop(self.member);
             return Err(error);
