@@ -13,7 +13,8 @@ const ATTEMPTS: usize = 4;
 /// Maximum number of loop iterations of a millisecond each until all activity has ended, including timeouts of the
 /// connection manager and of the transport.
 const HEALING: u32 = 400_000;
-/// Maximum number of turns, of 1 ms each, until all requests have completed on connections that nothing has spoiled.
+/// Maximum number of loop iterations, of 1 ms each, until all requests have completed on connections without a recorded
+/// reason to end (`Link::spoiled`).
 const CARRIED: u32 = 1_000;
 
 impl World {

@@ -14,8 +14,8 @@ pub struct Region {
 pub struct Key {
     pub address: u64,
     pub context: u32,
-    /// Number drawn when the key became void; 0 if peers never had the access; `None` while the key is valid. A
-    /// request that is posted later must fail.
+    /// Number drawn when the key became void: a request that is posted after that must fail. 0 if peers never had the
+    /// access; `None` while the key is valid.
     pub void: Option<u64>,
     /// True if peers may invalidate the key.
     pub yields: bool,

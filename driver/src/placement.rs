@@ -239,8 +239,9 @@ mod tests {
         bound: Mutex<Vec<Bound>>,
         populated: Mutex<Vec<(usize, usize)>>,
         threads: Mutex<HashSet<std::thread::ThreadId>>,
-        /// Number of threads that must have called `populate` before a call returns; `begun` notifies of another one.
+        /// Number of threads that must have called `populate` before a call returns.
         together: usize,
+        /// Notified when a thread calls `populate`.
         begun: Condvar,
         /// The address from which populating fails, and its error.
         refuses: Option<(usize, Errno)>,

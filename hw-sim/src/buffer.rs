@@ -55,7 +55,7 @@ impl QueueBuffer {
         })
     }
 
-    /// Returns a buffer of all `pages` (2^`log_page` bytes each) that starts at byte `offset`.
+    /// Returns a buffer of all `pages` (2^`log_page` bytes each) that starts at byte `offset` of the first page.
     ///
     /// # Errors
     /// An address that is not 4 KiB aligned.

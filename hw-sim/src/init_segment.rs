@@ -68,9 +68,9 @@ pub enum RegisterEffect {
     CommandDoorbell(u32),
     /// The driver changed `nic_interface` to this value.
     NicInterface(u32),
-    /// A driver bug, which the text describes: a write of a read-only register, a write in a boot phase that loses it,
-    /// a write of another width than 32 bits (64 bits for the queue's address), or a command doorbell after the driver
-    /// changed only the high half of that address.
+    /// A driver bug, which the text describes: a write of a read-only register, a write in a boot phase in which writes
+    /// are lost, a write whose width is not 32 bits (for the queue's address, 64 bits are allowed, too), or a command
+    /// doorbell after the driver changed only the high half of that address.
     Bug(String),
 }
 

@@ -27,7 +27,7 @@ layout! {
         outer_tcp_sport: 0x00[11],
         outer_tcp_dport: 0x00[10],
         outer_tcp_flags: 0x00[9],
-        /// Fields of the outer headers: tunnels, and the source port of the packet.
+        /// Fields of the outer headers' tunnels, and the vHCA port and e-switch port that the packet came from.
         outer_others: 0x00[8:0],
         /// Fields of the inner headers, in the same order as the first dword.
         inner: 0x04 u32,

@@ -1,8 +1,9 @@
 //! BAR 0 as register blocks: the initialization segment at its beginning, and a doorbell page (PRM
 //! "Initialization Segment", "User Access Region").
 //!
-//! Every register is big-endian; software accesses a register with one access of the register's width. The description
-//! of a register has its bit groups. A driver reads the register once and then decodes it.
+//! Every register is big-endian; software accesses a register with one access of the register's width. A register has
+//! no accessors for its bit fields, because a driver reads the register once and then decodes it. The comment on the
+//! register lists its bit fields.
 
 use driver::{Be32, Be64, Ro, Rw, Wo};
 use static_assertions::const_assert_eq;

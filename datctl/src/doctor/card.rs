@@ -158,7 +158,7 @@ fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Reports which driver binds new virtual functions (`sriov_drivers_autoprobe`, Linux
-/// `Documentation/ABI/testing/sysfs-bus-pci`). Either answer is ok. No line if the kernel does not show it.
+/// `Documentation/ABI/testing/sysfs-bus-pci`). Either answer is ok. Returns `None` if the kernel does not show it.
 fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     const CHECK: &str = "vf probing";
     let file = machine
@@ -175,7 +175,8 @@ fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     ))
 }
 
-/// Checks that this process may run on processors of the function's NUMA node. No line if the node is unknown.
+/// Checks that this process may run on processors of the function's NUMA node. Returns `None` if the node or a list of
+/// processors is unknown.
 fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
     const CHECK: &str = "numa";
     let node = function.numa_node?;

@@ -184,8 +184,8 @@ fn reset(machine: &Machine, function: &PciFunction) -> Line {
     )
 }
 
-/// Checks the PCIe link of a function. A virtual function has the link of its physical function. No line if the link is
-/// unknown.
+/// Checks the PCIe link of a function. A virtual function has the link of its physical function. Returns `None` if
+/// the link is unknown.
 fn link(machine: &Machine, function: &PciFunction) -> Option<Line> {
     const CHECK: &str = "pcie link";
     let link = match function.role {

@@ -121,7 +121,7 @@ impl Cmd<'_> {
     }
 
     /// Returns the DMA address of a doorbell record, which must be 8-byte aligned and not 0. Without `umem`, `address`
-    /// is that DMA address. With `umem`, `address` is an offset in that user memory, and the result includes the place.
+    /// is that DMA address. With `umem`, `address` is an offset in that user memory, and the second result names both.
     pub(super) fn record(
         &self,
         umem: Option<u32>,

@@ -8,7 +8,7 @@
 //! MTU          text 2: the code of verbs, "1" for 256 bytes to "5" for 4096
 //! destination  LID 4 | outstanding Reads 4 | QPN 4 | PSN 4 | R_Key 4 | nothing 4 | address 8 |
 //!              address of the markers 8, from 6.29 on | GID 16 | SRQ number 4 | GID index 4
-//! value        8, five as a report: bytes, operations, and as IEEE 754: peak, average in MiB/s, 10^6 messages/s
+//! value        8; a report has five: bytes, operations, and as IEEE 754: peak, average in MiB/s, 10^6 messages/s
 //! ```
 //!
 //! Source: perftest, `src/perftest_communication.c`, `struct pingpong_dest` and `struct bw_report_data`.

@@ -75,8 +75,8 @@ fn a_function_cannot_write_its_own_permanent_address() {
 }
 
 /// The manager writes the inline mode of a vport, and the vport's function reads it back: Linux `eswitch_offloads.c`
-/// `mlx5_devlink_eswitch_inline_mode_set` writes it, `vport.c` `mlx5_query_min_inline` reads it. A reset of the
-/// function does not change the mode, like the manager's other settings. A virtual function cannot write its own mode.
+/// `mlx5_devlink_eswitch_inline_mode_set` writes it, `vport.c` `mlx5_query_min_inline` reads it. The mode survives a
+/// reset of the function, as the manager's other settings do. A virtual function cannot write its own mode.
 #[test]
 fn the_inline_mode_that_the_manager_writes_is_the_one_that_the_function_reads() {
     let mut rig = Rig::new();

@@ -51,8 +51,8 @@ fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     assert_eq!(port_events(&mut rig.vfs[0]), [PortChange::ACTIVE]);
 }
 
-/// Without a cable, a function with link state 'enable' reaches the other functions of the card, and a function with
-/// 'auto' reaches none. With a cable, a function with 'disable' still reaches nothing (link states of the netdev ABI).
+/// Without a cable, functions with link state 'enable' reach each other inside the card, and a function with 'auto'
+/// reaches none. With a cable, a function with 'disable' still reaches nothing (link states of the netdev ABI).
 #[test]
 fn with_the_cable_out_only_enabled_functions_reach_each_other() {
     let mut rig = Rig::announced();
