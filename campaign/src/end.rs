@@ -184,7 +184,8 @@ pub struct Link {
     pub sent: [VecDeque<Sent>; 2],
     /// Index of a function of which any instance may accept the request, until one accepts.
     pub anybody: Option<usize>,
-    /// True for each end that has got the event that the connection is established.
+    /// True for each end that knows that the connection is established: from the event, or from the endpoint's state
+    /// if the event was lost.
     pub up: [bool; 2],
     /// Recorded event that may end the connection ([`Link::spoil`]); `None` if there is none.
     pub spoiled: Option<&'static str>,

@@ -259,7 +259,8 @@ impl World {
         datagram(STRANGER, to, self.random.random(), &mad)
     }
 
-    /// Returns a communication ID: a number below 4, which a node may use first, or a random number.
+    /// Returns a guessed communication ID: a number below 4 in one of four cases, because a node may count its IDs from
+    /// 0, or a random number.
     fn comm_id(&mut self) -> u32 {
         if self.random.random_ratio(1, 4) {
             self.random.random_range(0..4)

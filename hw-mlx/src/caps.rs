@@ -34,8 +34,8 @@ const ATOMIC_BASIC: u32 = 0b11;
 const ATOMIC_OF_8_BYTES: u32 = 8;
 /// Length in bytes of a segment: WQEs consist of 16-byte units.
 const SEGMENT_BYTES: u32 = 16;
-/// Maximum length of a send WQE in bytes, even if the device allows longer WQEs. rdma-core and the kernel's mlx5_ib
-/// (`main.c`) have the same limit.
+/// Maximum length of a send WQE in bytes, even if the device allows longer WQEs. Linux mlx5_ib computes its maximum
+/// number of send segments from the same limit (`main.c` `max_sq_desc`, `qp.c` `get_send_sge`).
 const SEND_WQE_BYTES: u32 = 512;
 /// Number of event queues we make: for commands, for errors, for completions of shared queues, and for completions of
 /// the first instance.

@@ -89,7 +89,8 @@ impl ArmSequence {
 pub struct Tail(Be64);
 
 impl Tail {
-    /// A tail that matches no entry, because no entry has opcode 15.
+    /// A tail that matches no entry that the device has written, because only entries that were never written have
+    /// opcode 15.
     pub(crate) const NONE: Self = Self(Be64::new(u64::MAX));
     /// Mask of queue pair number, WQE counter, opcode and format.
     const WQE: Be64 = Be64::new(0x00ff_ffff_ffff_00fc);
@@ -200,7 +201,7 @@ impl Cqe {
         self.op_own() >> 2 & 3
     }
 
-    /// Returns whether the peer marked the Send as solicited.
+    /// Returns whether the peer set the solicited event bit of its Send, or of its RDMA Write with immediate data.
     #[inline]
     #[must_use]
     pub const fn solicited(&self) -> bool {

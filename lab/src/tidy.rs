@@ -285,7 +285,7 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
     }
 }
 
-/// File that declares the register of the send doorbell. No other file names the register.
+/// File that declares the type `SendDoorbell`. No other file of the drivers names the register `send_doorbell`.
 const SEND_DOORBELL: &str = "hw-mlx/src/uar.rs";
 /// File that rings the send doorbell, in one place: `SendQueue::ring`.
 const SEND_QUEUE: &str = "hw-mlx/src/qp/send.rs";

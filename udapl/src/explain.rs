@@ -30,7 +30,8 @@ pub fn explain(completion: &DtoCompletion) -> String {
     }
     let (syndrome, vendor) = completion.syndrome();
     let advice = match (status, syndrome) {
-        // The library flushed the request, because the device is dead. There is no syndrome from the device.
+        // The library flushed the DTO itself, because the device is dead or has discarded the DTO in RESET. There is no
+        // syndrome from the device.
         (DtoStatus::ErrFlushed, 0) => {
             hw_mlx::completion::explain(hw_mlx::completion::syndrome::FLUSHED, 0)
         }

@@ -127,9 +127,10 @@ struct Shadow {
 const UNSIGNALLED: u64 = 1 << 32;
 /// Flag: the success of the request is not reported.
 const SUPPRESSED: u64 = 2 << 32;
-/// Flag: the request is a bind. Its success is reported, but not by the common case.
+/// Flag: the request is a bind. [`SendQueue::complete`] reports its success; [`SendQueue::complete_plain`] does not
+/// handle it.
 const BIND: u64 = 4 << 32;
-/// Flag: the request is one of the library itself. Its success is reported, but not by the common case.
+/// Flag: the library itself posted the request. Its success is reported like that of a bind.
 const OWN: u64 = 8 << 32;
 
 impl Shadow {

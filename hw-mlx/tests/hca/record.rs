@@ -156,8 +156,8 @@ fn a_record_lists_the_commands_and_what_was_refused() {
     assert!(!text.contains("SET_HCA_CAP"), "nothing is set");
 }
 
-/// A record has the initialization segment at three times, the capabilities after INIT_HCA, and the result of the test
-/// whether the vport keeps its unicast list.
+/// A record has the contents of the initialization segment at three times, the changes of the capabilities by INIT_HCA,
+/// and the result of the test whether the vport keeps its unicast list.
 #[test]
 fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kept() {
     let (world, text) = record(generation("connectx-5"));

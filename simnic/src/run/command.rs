@@ -66,8 +66,8 @@ pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<
     Ok(script)
 }
 
-/// Returns shell code that exits with status 127 and a message if the program does not exist. Otherwise the shell's own
-/// message would name the script instead.
+/// Returns shell code that checks that the program exists. If it does not, the code prints a message and exits with
+/// status 127. Without this check the message would be the shell's own, which names the script.
 fn missing_program_check(program: &str) -> String {
     let word = quoted(program);
     let is_there = match program.contains('/') {

@@ -55,7 +55,8 @@ struct Member<M> {
     of: M,
     /// Asynchronous EVD that the instance uses and that belongs to another instance, by C's handle.
     given: Option<u64>,
-    /// Interrupt that is signalled when another instance has received something for this instance.
+    /// Interrupt that requests progress in this instance. It is signalled when another instance has received something
+    /// for this one, when this one has events to forward to another, and by [`Siblings::take_over`].
     notify: Interrupt,
     /// Interrupt that wakes threads that wait in this instance.
     wakeup: Option<Interrupt>,

@@ -113,8 +113,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a post. `what` is the kind of the post and an RMR context: the one that the post names, or the one that
-    /// a bind returned; 0 if there is none.
+    /// Records a post. `what` is a pair: the kind of the post, and an RMR context. For a bind, that is the context that
+    /// the bind returned; for any other post, the context that the post names, or 0 if it names none.
     #[inline]
     pub(in crate::ia) fn record_post(
         &mut self,

@@ -31,9 +31,9 @@ fn up(rig: &mut Rig) -> [bool; 3] {
     [&mut rig.pf, vf0, vf1].map(link_is_up)
 }
 
-/// Virtual functions follow the physical port, unless their own state is 'enable'. `ip link set PF down` writes PAOS
-/// down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the port go down with it, with one event
-/// each.
+/// A virtual function whose own state is 'auto' follows the physical port. One with 'enable' stays up, and one with
+/// 'disable' stays down. `ip link set PF down` writes PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`).
+/// Functions that follow the port go down with it, with one event each.
 #[test]
 fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     let mut rig = Rig::announced();
