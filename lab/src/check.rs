@@ -1,6 +1,7 @@
 //! `test` and `check`: the tests to run before a commit, and all checks that CI runs.
 
 mod executables;
+mod jobs;
 mod named;
 mod output;
 
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
 use serde::Deserialize;
 
-use self::executables::Ended;
+use self::jobs::Ended;
 use self::output::Found;
 use crate::{
     bench, campaign, conformance, demo, deny, dtest, left_out, publish, setup, shear, shell, tidy,
@@ -71,7 +72,6 @@ const WHOLE: [(&str, &str); 3] = [
 ];
 
 fn tests(extent: Extent) -> Result<()> {
-    setup::run()?;
     let mut variables = Vec::new();
     if extent == Extent::Whole {
         variables.extend(WHOLE.map(|(name, value)| (name, value.to_owned())));
@@ -80,7 +80,7 @@ fn tests(extent: Extent) -> Result<()> {
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
         variables.push(("SIM_COMMIT", commit.trim().to_owned()));
     }
-    let ended = executables::run(&variables)?;
+    let ended = executables::run(&variables, setup::run)?;
     for ended in &ended {
         note_left_out(&ended.found);
     }
