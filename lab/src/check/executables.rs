@@ -79,7 +79,7 @@ pub(super) fn run(
     };
     let queue = Queue::new(at_once);
     let (ended, built) = std::thread::scope(|scope| {
-        let build = scope.spawn(|| {
+        let build = scope.spawn(|| -> Result<()> {
             let mut end = EndOfBuild {
                 queue: &queue,
                 well: false,
