@@ -5,6 +5,7 @@
 
 mod circles;
 mod facade;
+mod features;
 mod imports;
 mod named_tests;
 mod pools;
@@ -49,6 +50,7 @@ pub fn run() -> Result<()> {
     the_picture_is_what_cargo_builds(&mut breaches)?;
     the_simulator_stands_on_no_driver(&mut breaches)?;
     the_card_knows_no_dat(&mut breaches)?;
+    features::are_those_of_the_workspace(&mut breaches)?;
     the_maps_name_what_is_there(&mut breaches)?;
     pages::check(&mut breaches)?;
     errors_are_quoted_as_they_are_said(&sources, &mut breaches)?;

@@ -147,8 +147,8 @@ fn a_buffer_of_an_srq_tells_immediate_data_too() {
     pair.expect_request(A, 6, DtoStatus::Success);
 }
 
-/// An RDMA Write with immediate data consumes a receive, and leaves the receive's buffer unchanged. If no
-/// receive is posted, the RDMA Write is retried, and succeeds if a receive is posted before the RNR retries are used up.
+/// An RDMA Write with immediate data consumes a receive, and leaves the receive's buffer unchanged. If no receive is
+/// posted, the RDMA Write is retried, and succeeds if a receive is posted before the RNR retries are used up.
 #[test]
 fn a_write_with_immediate_data_writes_and_completes_a_receive() {
     let mut pair = Pair::connected();
