@@ -11,13 +11,21 @@ const OUR_MAC: &str = "02:00:00:00:00:01";
 const NEW_MAC: &str = "02:00:00:00:00:07";
 /// Text in the server's report for frames that the e-switch dropped because their source address was forged.
 const SPOOFED: &str = "source address is not the vport's";
-/// Lines of an acceptance run that are judged here. The line `link` is skipped: it needs `ip link set PF vf` for the
-/// link of a virtual function, which the guest's kernel cannot execute.
-const ACCEPTED: [&str; 13] = [
+/// Lines of an acceptance run that each function has.
+const OF_EACH: [&str; 7] = [
+    "self test",
     "doctor",
+    "record",
+    "RDMA alone",
     "bring-up",
     "port",
     "loopback",
+];
+/// Number of functions that are accepted.
+const FUNCTIONS: usize = 2;
+/// Lines of an acceptance run that are there once. The line `link` is skipped: it needs `ip link set PF vf` for the
+/// link of a virtual function, which the guest's kernel cannot execute.
+const ONCE: [&str; 9] = [
     "e-switch",
     "DTOs",
     "connections",
@@ -29,12 +37,25 @@ const ACCEPTED: [&str; 13] = [
     "soak",
 ];
 const SKIPPED: &str = "link";
-/// Files that a diagnostic bundle must contain.
-const BUNDLE: [&str; 6] = [
+/// Files that a diagnostic bundle must contain. Those with a number are there for each function.
+const BUNDLE: [&str; 19] = [
     "bundle/report.txt",
     "bundle/report.json",
+    "bundle/doctor-0.json",
     "bundle/doctor-1.json",
+    "bundle/info-0.json",
+    "bundle/info-1.json",
+    "bundle/record-0.toml",
+    "bundle/record-1.toml",
+    "bundle/counters-e-switch.txt",
+    "bundle/counters-e-switch.json",
+    "bundle/counters-connections.json",
     "bundle/perf.json",
+    "bundle/kernel.log",
+    "bundle/machine-0-before.txt",
+    "bundle/machine-0-after.txt",
+    "bundle/machine-1-before.txt",
+    "bundle/machine-1-after.txt",
     "bundle/trace.log",
     "bundle/wire.pcapng",
 ];
@@ -176,8 +197,13 @@ fn accept(step: &Step) -> Result<String> {
         ensure!(verdict == wanted, "{line}: {verdict}: {found}");
         said.push(format!("{line}: {found}"));
     }
-    for line in ACCEPTED {
-        ensure!(rows.iter().any(|row| row["line"] == line), "no line {line}");
+    let each = OF_EACH.iter().map(|line| (*line, FUNCTIONS));
+    for (line, wanted) in each.chain(ONCE.iter().map(|line| (*line, 1))) {
+        let count = rows.iter().filter(|row| row["line"] == line).count();
+        ensure!(
+            count == wanted,
+            "{count} lines {line:?} instead of {wanted}"
+        );
     }
     ensure!(report["ok"] == true, "not accepted");
     Ok(said.join("\n"))
@@ -265,23 +291,63 @@ mod tests {
         assert!(judged("lost", &["lost 8 frames: port down"]).is_err());
     }
 
+    /// Returns the report of an acceptance run in which the lines `link` and `changed` have these verdicts.
+    fn report(link: &str, changed: &str, verdict: &str) -> Value {
+        let each = OF_EACH.iter().flat_map(|line| [line; FUNCTIONS]);
+        let lines = each.chain(&ONCE).map(|line| {
+            let verdict = if *line == changed { verdict } else { "ok" };
+            json!({ "line": line, "verdict": verdict, "found": "well" })
+        });
+        let mut rows: Vec<Value> = lines.collect();
+        rows.push(json!({ "line": SKIPPED, "verdict": link, "found": "its cable" }));
+        json!({ "ok": true, "rows": rows })
+    }
+
+    fn accepted(report: &Value) -> bool {
+        let progress = "ok       soak of 0000:02:00.0, 18.0 s";
+        judged("accept", &[progress, &report.to_string()]).is_ok()
+    }
+
     #[test]
     fn an_acceptance_run_has_all_its_lines_and_skips_the_one_that_cannot_be_done() {
-        let rows = |link: &str, soak: &str| {
-            let mut rows: Vec<Value> = ACCEPTED
-                .iter()
-                .map(|line| json!({ "line": line, "verdict": "ok", "found": "well" }))
-                .collect();
-            rows[12]["verdict"] = soak.into();
-            rows.push(json!({ "line": "link", "verdict": link, "found": "its cable" }));
-            json!({ "ok": true, "rows": rows }).to_string()
-        };
-        let progress = "ok       soak of 0000:02:00.0, 18.0 s";
-        assert!(judged("accept", &[progress, &rows("skipped", "ok")]).is_ok());
-        assert!(judged("accept", &[progress, &rows("skipped", "skipped")]).is_err());
-        assert!(judged("accept", &[progress, &rows("ok", "ok")]).is_err());
-        let fewer = json!({ "ok": true, "rows": [] }).to_string();
-        assert!(judged("accept", &[&fewer]).is_err());
+        assert!(accepted(&report("skipped", "soak", "ok")));
+        assert!(!accepted(&report("ok", "soak", "ok")));
+        for line in OF_EACH.iter().chain(&ONCE) {
+            assert!(!accepted(&report("skipped", line, "skipped")), "{line}");
+        }
+        let whole = report("skipped", "soak", "ok");
+        for missing in 0..FUNCTIONS * OF_EACH.len() + ONCE.len() {
+            let mut less = whole.clone();
+            let rows = less["rows"].as_array_mut().expect("rows");
+            let removed = rows.remove(missing);
+            assert!(!accepted(&less), "{removed}");
+        }
+        assert!(!accepted(&json!({ "ok": true, "rows": [] })));
+    }
+
+    /// The lines are those of the calls `self.row("NAME", …)` in `datctl accept`.
+    #[test]
+    fn the_judge_knows_every_line_that_an_acceptance_run_has() {
+        let path = crate::shell::root().join("datctl/src/accept/mod.rs");
+        let text = std::fs::read_to_string(&path).expect("datctl accept");
+        let calls = text.split("self.row(\"").skip(1);
+        let mut has: Vec<&str> = calls.filter_map(|call| call.split('"').next()).collect();
+        let mut knows = [&OF_EACH[..], &ONCE[..], &[SKIPPED]].concat();
+        has.sort_unstable();
+        knows.sort_unstable();
+        assert_eq!(knows, has);
+    }
+
+    #[test]
+    fn a_bundle_without_one_of_its_files_fails() {
+        let mut whole = vec!["bundle/"];
+        whole.extend(BUNDLE);
+        assert_eq!(judged("bundle", &whole).expect("whole"), "19 files");
+        for missing in 1..whole.len() {
+            let mut less = whole.clone();
+            let removed = less.remove(missing);
+            assert!(judged("bundle", &less).is_err(), "{removed}");
+        }
     }
 
     #[test]
