@@ -57,7 +57,13 @@ pub fn infiniband() -> Suite {
                 "vfio_iommu_type1",
                 "vfio-pci",
             ],
-            packages: &["ibverbs-utils", "ibverbs-providers", "perftest", "iproute2"],
+            packages: &[
+                "ibverbs-utils",
+                "ibverbs-providers",
+                "perftest",
+                "iproute2",
+                "infiniband-diags",
+            ],
             script: include_str!("guest/stock-ib"),
             variables: &[],
         },
@@ -121,6 +127,14 @@ pub fn judge(step: &Step) -> Result<String> {
             Ok("10 s".to_owned())
         }
         "ibv_devinfo" => devinfo(step),
+        // The functions are at the two ends of one cable.
+        "ibnetdiscover" => subnet::discovered(step, FUNCTIONS, 0),
+        "iblinkinfo" => subnet::linked(step, 1),
+        "smpquery" => queried(step),
+        "perfquery" => {
+            step.line_with("client 0 server 0")?;
+            subnet::cleared(step)
+        }
         "kernel" => kernel(step),
         "functions" => functions(step),
         // These steps print no figures.
@@ -162,6 +176,23 @@ fn devinfo(step: &Step) -> Result<String> {
         "LIDs {lids:?}"
     );
     Ok(format!("PORT_ACTIVE, LIDs {}", lids.join(", ")))
+}
+
+/// Checks that the port at the other end of the link is the same one by a directed route and by LID, and not the one
+/// that asks. Its link is active.
+fn queried(step: &Step) -> Result<String> {
+    step.line_with("NodeType:........................Channel Adapter")?;
+    let guids = step.lines_with("PortGuid:");
+    let [own, by_route, by_lid] = guids[..] else {
+        anyhow::bail!("{} ports were asked", guids.len());
+    };
+    ensure!(own != by_route, "the route leads back to {own}");
+    ensure!(by_route == by_lid, "by LID {by_lid}, by route {by_route}");
+    let active = step.lines_with("LinkState:.......................Active");
+    ensure!(active.len() == 2, "{} times active", active.len());
+    step.line_with("Node Description:")?;
+    let guid = by_route.trim_start_matches("PortGuid:");
+    Ok(format!("neighbour {}", guid.trim_start_matches('.')))
 }
 
 /// Reads `N iters in T seconds = U usec/iter`.
@@ -269,6 +300,47 @@ mod tests {
         assert!(judge(&Step::succeeded("verbs", &said)).is_ok());
         assert!(judge(&Step::succeeded("xsrq", &["success", "client 0 server 0"])).is_ok());
         assert!(judge(&Step::succeeded("xsrq", &["success", "client 1 server 0"])).is_err());
+    }
+
+    #[test]
+    fn a_link_without_a_manager_has_two_adapters_and_both_its_ends() {
+        let [adapter, switch] = ["Ca\t1 \"H-0002\"", "Switch\t3 \"S-0002\""];
+        assert!(judge(&Step::succeeded("ibnetdiscover", &[adapter, adapter])).is_ok());
+        for other in [&[adapter][..], &[adapter, adapter, switch]] {
+            assert!(judge(&Step::succeeded("ibnetdiscover", other)).is_err());
+        }
+        let end = "1    1[  ] ==( 4X  25.78125 Gbps Active/  LinkUp)==>  2    1[  ] \"mlx5_1\" ( )";
+        assert!(judge(&Step::succeeded("iblinkinfo", &[end, end])).is_ok());
+        assert!(judge(&Step::succeeded("iblinkinfo", &[end])).is_err());
+    }
+
+    #[test]
+    fn a_neighbour_has_to_be_the_same_by_route_and_by_lid_and_not_the_one_who_asks() {
+        let kind = "NodeType:........................Channel Adapter";
+        let [own, other] = [1, 2].map(|guid| format!("PortGuid:........................0x{guid}"));
+        let state = "LinkState:.......................Active";
+        let judged = |guids: &[&String], states: usize| {
+            let mut said = vec![kind, "Node Description:.MT2892"];
+            said.extend(guids.iter().map(|guid| guid.as_str()));
+            said.extend(vec![state; states]);
+            judge(&Step::succeeded("smpquery", &said))
+        };
+        let good = judged(&[&own, &other, &other], 2);
+        assert_eq!(good.expect("a neighbour"), "neighbour 0x2");
+        assert!(judged(&[&own, &own, &own], 2).is_err());
+        assert!(judged(&[&own, &other, &own], 2).is_err());
+        assert!(judged(&[&own, &other], 2).is_err());
+        assert!(judged(&[&own, &other, &other], 1).is_err());
+    }
+
+    #[test]
+    fn counters_of_a_port_that_no_traffic_reached_fail() {
+        let ended = "client 0 server 0";
+        let [many, few] = [90, 3].map(|count| format!("PortRcvPkts:.....................{count}"));
+        let judged = |said: &[&str]| judge(&Step::succeeded("perfquery", said));
+        assert!(judged(&[ended, &many, &few]).is_ok());
+        assert!(judged(&[ended, &few, &many]).is_err());
+        assert!(judged(&[&many, &few]).is_err());
     }
 
     #[test]

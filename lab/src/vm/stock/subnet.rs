@@ -71,21 +71,8 @@ fn judge(step: &Step) -> Result<String> {
             Ok(step.line_with("SUBNET UP")?.to_owned())
         }
         "ibstat" => every(step, "State: Active"),
-        "ibnetdiscover" => {
-            let adapters = step.lines_with("Ca\t").len();
-            let switches = step.lines_with("Switch\t").len();
-            ensure!(
-                (adapters, switches) == (PORTS, 1),
-                "{adapters} adapters, {switches} switches"
-            );
-            Ok("2 adapters, 1 switch".to_owned())
-        }
-        "iblinkinfo" => {
-            // Each cable is listed at both of its ends.
-            let links = step.lines_with("Active/  LinkUp").len();
-            ensure!(links == 2 * PORTS, "{links} ends of active links");
-            Ok(step.line_with("Active/  LinkUp")?.trim().to_owned())
-        }
+        "ibnetdiscover" => discovered(step, PORTS, 1),
+        "iblinkinfo" => linked(step, PORTS),
         "sminfo" => Ok(step.line_with("SMINFO_MASTER")?.to_owned()),
         "saquery" => {
             let records = step.lines_with("NodeRecord dump").len();
@@ -123,8 +110,27 @@ fn every(step: &Step, what: &str) -> Result<String> {
     Ok(ports[0].trim().to_owned())
 }
 
+/// Checks that ibnetdiscover found this many adapters and switches.
+pub(super) fn discovered(step: &Step, adapters: usize, switches: usize) -> Result<String> {
+    let found = ["Ca\t", "Switch\t"].map(|node| step.lines_with(node).len());
+    let said = format!("{} adapters, {} switches", found[0], found[1]);
+    ensure!(found == [adapters, switches], "{said}");
+    Ok(said)
+}
+
+/// Checks that iblinkinfo lists this many active cables, each at both of its ends.
+pub(super) fn linked(step: &Step, cables: usize) -> Result<String> {
+    let ends = step.lines_with("Active/  LinkUp");
+    ensure!(
+        ends.len() == 2 * cables,
+        "{} ends of active links",
+        ends.len()
+    );
+    Ok(ends[0].trim().to_owned())
+}
+
 /// Checks that the packet counter is lower after the counters were cleared. Returns both values.
-fn cleared(step: &Step) -> Result<String> {
+pub(super) fn cleared(step: &Step) -> Result<String> {
     let packets = |line: &&str| {
         let number = line.rsplit('.').next().unwrap_or_default();
         number.parse::<u64>().with_context(|| (*line).to_owned())
