@@ -45,7 +45,7 @@ pub fn suite() -> Suite {
 /// Test programs that the script runs: that of crate `udapl`, and that of `datctl` whose test kills `datctl`.
 const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
-/// Builds and returns datctl, the examples, our C program, and the test programs under the names test-PROGRAM.
+/// Builds and returns datctl, the NVMe target, the examples, our C program, and the test programs under the names test-PROGRAM.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let mut build = super::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
@@ -56,6 +56,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
         ("datctl".to_owned(), super::datctl()?),
         super::example("demo")?,
         super::example("daemon")?,
+        ("nvmeofd".to_owned(), super::nvmeofd()?),
         c::alone(machine, "handover", include_str!("guest/handover.c"))?,
     ];
     for line in shell::capture(build)?.lines() {

@@ -23,6 +23,7 @@ pub fn judge(step: &Step) -> Result<String> {
         "demo" => demo(step),
         "functions" => functions(step),
         "given" => handover(step),
+        name if name.starts_with("ppoll-") => without_rings(step),
         "huge-pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
         _ => libtest::judge(step),
     }
@@ -124,6 +125,39 @@ pub(in crate::vm) fn handover(step: &Step) -> Result<String> {
     ensure!(before > 0 && before == after, "it was reset: {line}");
     ensure!(end > after, "the last close did not reset it: {line}");
     Ok(line.to_owned())
+}
+
+/// Beginning of the error of a program that needs a disk and may not use io_uring (`driver::ReactorError::NoDisks`).
+const NO_DISKS: &str = "disks need io_uring, which this process may not use";
+
+/// Checks a program that ran while the kernel refused io_uring. A program that only waits must work; a program that
+/// needs a disk must fail and say why. A kernel that cannot refuse io_uring is accepted.
+fn without_rings(step: &Step) -> Result<String> {
+    if let [line] = step.lines_with(" has no io_uring_disabled")[..] {
+        return Ok(format!("left out: {line}"));
+    }
+    let (code, said) = match step.name.as_str() {
+        "ppoll-doctor" => (
+            0,
+            step.line_with("waiting goes by ppoll(2), and disks are refused")
+                .map(|_| "says what is left".to_owned()),
+        ),
+        "ppoll-ping" => (
+            0,
+            step.line_with("\"messages\":100,")
+                .map(|_| "100 messages".to_owned()),
+        ),
+        "ppoll-daemon" => (0, daemon(step)),
+        "ppoll-demo" | "ppoll-nvmeofd" => (
+            1,
+            step.line_with(NO_DISKS).map(|line| line.trim().to_owned()),
+        ),
+        name => anyhow::bail!("no program is known as {name}"),
+    };
+    step.line_with(&format!(
+        "io_uring_disabled 2, the command ended with {code}, io_uring_disabled 0"
+    ))?;
+    said
 }
 
 fn ping(step: &Step) -> Result<String> {
@@ -252,6 +286,39 @@ mod tests {
             said.extend(["opened by 7", "the device wrote into memory of 8", resets]);
             assert_eq!(handover(&Step::succeeded("given", &said)).is_ok(), well);
         }
+    }
+
+    #[test]
+    fn without_io_uring_a_program_that_waits_works_and_one_that_needs_a_disk_says_why_not() {
+        let ended = |code: u32| {
+            format!("io_uring_disabled 2, the command ended with {code}, io_uring_disabled 0")
+        };
+        let judged = |name: &str, said: &[&str], code: &str| {
+            judge(&Step::succeeded(name, &[said, &[code]].concat()))
+        };
+        let trips = r#"{"bytes":64,"messages":100,"median_us":700.0}"#;
+        assert!(judged("ppoll-ping", &[trips], &ended(0)).is_ok());
+        assert!(judged("ppoll-ping", &[trips], &ended(1)).is_err());
+        assert!(judged("ppoll-ping", &[], &ended(0)).is_err());
+        let still_on = "io_uring_disabled 0, the command ended with 0, io_uring_disabled 0";
+        assert!(judged("ppoll-ping", &[trips], still_on).is_err());
+        let left_off = "io_uring_disabled 2, the command ended with 0, io_uring_disabled 2";
+        assert!(judged("ppoll-ping", &[trips], left_off).is_err());
+        let old = "Linux 6.1.0-50-amd64 has no io_uring_disabled";
+        assert!(judge(&Step::succeeded("ppoll-ping", &[old])).is_ok());
+        let refused = udapl::reactor::ReactorError::NoDisks {
+            source: std::io::Error::from_raw_os_error(1),
+        };
+        let refused = refused.to_string();
+        for name in ["ppoll-demo", "ppoll-nvmeofd"] {
+            assert!(judged(name, &[&refused], &ended(1)).is_ok(), "{name}");
+            assert!(judged(name, &[&refused], &ended(0)).is_err(), "{name}");
+            assert!(
+                judged(name, &["Error: EPERM"], &ended(1)).is_err(),
+                "{name}"
+            );
+        }
+        assert!(judged("ppoll-other", &[trips], &ended(0)).is_err());
     }
 
     #[test]
