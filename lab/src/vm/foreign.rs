@@ -186,11 +186,12 @@ fn judge(step: &Step) -> Result<String> {
             Ok("10.0.0.2:5555".to_owned())
         }
         "srp-login" => Ok(step.line_with("srp: ")?.to_owned()),
-        "srp-dd" => {
-            step.line_with("errors 0")?;
+        "srp-dd" | "iser-dd" | "nfs-files" => {
+            let errors = step.said.iter().rfind(|line| line.starts_with("errors "));
+            let errors = errors.context("the kernel's log was not read")?;
+            ensure!(errors == "errors 0", "{}", step.said.join("\n"));
             there_and_back(step)
         }
-        "nfs-files" | "iser-dd" => there_and_back(step),
         "nfs-umount" | "iser-logout" | "srp-logout" => Ok("gone".to_owned()),
         "kernel-after-tests" => provoked(step),
         name if name.starts_with("ucx-") => ucx(step),
@@ -410,6 +411,25 @@ mod tests {
             ))
             .is_err()
         );
+    }
+
+    #[test]
+    fn blocks_and_files_that_are_equal_fail_if_the_kernel_logged_an_error() {
+        let said = [
+            "written 64 MiB in 900 ms",
+            "read 64 MiB in 900 ms",
+            "equal",
+            "by RDMA 70000000 bytes",
+        ];
+        for name in ["srp-dd", "iser-dd", "nfs-files"] {
+            let judged =
+                |end: &[&'static str]| judge(&Step::succeeded(name, &[&said, end].concat()));
+            assert!(judged(&["errors 0"]).is_ok(), "{name}");
+            let error = "infiniband mlx5_0: dump_cqe:272:(pid 0): WC error: 6, errors 0";
+            assert!(judged(&[error, "errors 1"]).is_err(), "{name}");
+            assert!(judged(&["errors 10"]).is_err(), "{name}");
+            assert!(judged(&[]).is_err(), "{name}");
+        }
     }
 
     #[test]
