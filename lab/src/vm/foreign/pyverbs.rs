@@ -17,6 +17,14 @@ const FAIL: &[(&str, &str)] = &[(
     "registers memory that is paged on demand without asking for it; the event queue for page faults is refused",
 )];
 
+/// Beginnings of the names of the tests of device memory. They skip themselves if the device announces none.
+const DEVICE_MEMORY: [&str; 4] = [
+    "tests.test_device.DMTest.",
+    "tests.test_device.SharedDMTest.",
+    "tests.test_mlx5_dm_ops.",
+    "tests.test_mr.DeviceMemory",
+];
+
 /// Judges the output of unittest.
 pub fn judge(step: &Step) -> Result<String> {
     let ran = step.line_with("Ran ")?;
@@ -40,10 +48,35 @@ pub fn judge(step: &Step) -> Result<String> {
         .checked_sub(skipped + failed.len())
         .context("more skipped and failed than ran")?;
     ensure!(passed > 0, "none of {ran} passed, {skipped} skipped");
+    let memory = passed_tests(&step.said, &DEVICE_MEMORY);
+    ensure!(!memory.is_empty(), "no test of device memory passed");
     Ok(format!(
-        "{ran} tests: {passed} passed, {skipped} skipped, {} failed as known",
-        failed.len()
+        "{ran} tests: {passed} passed, {skipped} skipped, {} failed as known\n{} of device memory passed: {}",
+        failed.len(),
+        memory.len(),
+        memory.join(", ")
     ))
+}
+
+/// Returns the tests that passed whose names begin with one of these texts. The verdict of a test is at the end of the
+/// line with its name, or of a later line if the test has a description or prints something.
+fn passed_tests<'a>(said: &'a [String], of: &[&str]) -> Vec<&'a str> {
+    let begins = |line: &str| line.starts_with("test_") && line.contains(" (tests.");
+    let mut current = None;
+    let mut passed = Vec::new();
+    for line in said {
+        if begins(line) {
+            let name = name(line.split(" ... ").next().unwrap_or(line));
+            current = of
+                .iter()
+                .any(|start| name.starts_with(start))
+                .then_some(name);
+        }
+        if line.ends_with("... ok") || line == "ok" {
+            passed.extend(current.take());
+        }
+    }
+    passed
 }
 
 fn word(line: &str, number: usize) -> Result<&str> {
@@ -62,7 +95,7 @@ mod tests {
     use super::*;
 
     const SAID: [&str; 6] = [
-        "test_a (tests.test_x.X.test_a) ... ok",
+        "test_create_dm (tests.test_device.DMTest.test_create_dm) ... ok",
         "test_b (tests.test_x.X.test_b)",
         "What it tests ... skipped 'Not supported'",
         "ERROR: test_odp_dc_traffic (tests.test_mlx5_dc.DCTest.test_odp_dc_traffic)",
@@ -74,10 +107,35 @@ mod tests {
     fn what_was_skipped_has_not_passed() {
         assert_eq!(
             judge(&Step::succeeded("pyverbs", &SAID)).unwrap(),
-            "3 tests: 1 passed, 1 skipped, 1 failed as known"
+            "3 tests: 1 passed, 1 skipped, 1 failed as known\n\
+             1 of device memory passed: tests.test_device.DMTest.test_create_dm"
         );
         let none = [SAID[2], SAID[3], "Ran 2 tests in 1.5s"];
         assert!(judge(&Step::succeeded("pyverbs", &none)).is_err());
+    }
+
+    #[test]
+    fn the_tests_of_device_memory_that_passed_are_named_and_one_has_to() {
+        let lines = [
+            "test_create_dm (tests.test_device.DMTest.test_create_dm)",
+            "test ibv_alloc_dm() ... ok",
+            "test_dm_read (tests.test_device.DMTest.test_dm_read) ... some output",
+            "ok",
+            "test_dm_traffic (tests.test_mr.DeviceMemoryTest.test_dm_traffic) ... skipped 'none'",
+            "test_reg_mr (tests.test_mr.MRTest.test_reg_mr) ... ok",
+        ];
+        let said = lines.map(str::to_owned);
+        assert_eq!(
+            passed_tests(&said, &DEVICE_MEMORY),
+            [
+                "tests.test_device.DMTest.test_create_dm",
+                "tests.test_device.DMTest.test_dm_read"
+            ]
+        );
+        let mut without = SAID;
+        without[0] = lines[5];
+        let error = judge(&Step::succeeded("pyverbs", &without)).unwrap_err();
+        assert!(error.to_string().contains("device memory"), "{error}");
     }
 
     #[test]
