@@ -152,6 +152,9 @@ enum NvmeTask {
     Blktests,
     /// Run our target and the kernel's side by side in a guest, and print the figures of both.
     Compare,
+    /// Run the same over a wire that loses and reorders one packet in a hundred each, with and without adaptive
+    /// retransmission.
+    Loss,
     /// Count the instructions of an I/O in the target. Needs valgrind, and no root.
     Bench,
 }
@@ -191,6 +194,10 @@ fn run() -> Result<()> {
             task: Some(NvmeTask::Compare),
             options,
         } => vm::compare(&options),
+        Task::Nvme {
+            task: Some(NvmeTask::Loss),
+            options,
+        } => vm::loss(&options),
         Task::Nvme {
             task: Some(NvmeTask::Service),
             options,

@@ -23,6 +23,7 @@ mod guest;
 mod image;
 mod interop;
 mod libtest;
+mod loss;
 mod machine;
 mod nvme;
 mod report;
@@ -260,6 +261,15 @@ pub fn compare(options: &Options) -> Result<()> {
         &compare::suite(),
         options,
     )
+}
+
+/// Runs the same targets over a wire that loses packets, on cards with and without adaptive retransmission.
+pub fn loss(options: &Options) -> Result<()> {
+    let machine = machine::prepare(options.kernel)?;
+    for early in [true, false] {
+        guest::test(&machine, &loss::suite(early), options)?;
+    }
+    Ok(())
 }
 
 /// Runs a task.

@@ -64,7 +64,7 @@ pub const GROUPS: [Group; 6] = [
             ),
             (
                 "nvme",
-                "Open a guest on the NVMe over RDMA target; test, bench, blktests, service, compare",
+                "Open a guest on the NVMe over RDMA target; test, bench, blktests, service, compare, loss",
             ),
             ("dtest", "Run Debian's dtest and dapltest, unmodified"),
             ("simnic", "Run the suite of `simnic run`"),

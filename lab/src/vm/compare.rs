@@ -14,6 +14,21 @@ use super::report::Step;
 use super::{PATIENCE, Slots, Suite, stock};
 use crate::shell;
 
+/// Kernel modules and packages of a guest that has both targets.
+pub(super) const MODULES: &[&str] = &[
+    "ib_uverbs",
+    "rdma_ucm",
+    "mlx5_core",
+    "mlx5_ib",
+    "vfio",
+    "vfio_iommu_type1",
+    "vfio-pci",
+    "null_blk",
+    "nvme_rdma",
+    "nvmet_rdma",
+];
+pub(super) const PACKAGES: &[&str] = &["iproute2", "nvme-cli", "fio"];
+
 /// Number of loads measured with each target.
 const LOADS: usize = 6;
 
@@ -22,21 +37,11 @@ pub fn suite() -> Suite {
     Suite {
         image: Image {
             name: "nvme-compare",
-            modules: &[
-                "ib_uverbs",
-                "rdma_ucm",
-                "mlx5_core",
-                "mlx5_ib",
-                "vfio",
-                "vfio_iommu_type1",
-                "vfio-pci",
-                "null_blk",
-                "nvme_rdma",
-                "nvmet_rdma",
-            ],
-            packages: &["iproute2", "nvme-cli", "fio"],
+            modules: MODULES,
+            packages: PACKAGES,
             script: concat!(
                 include_str!("guest/roce"),
+                include_str!("guest/nvme-targets"),
                 include_str!("guest/nvme-compare")
             ),
             variables: &[],
@@ -54,7 +59,7 @@ pub fn suite() -> Suite {
 }
 
 /// Builds our target with optimisation, since the kernel is optimised, too.
-fn programs(_: &Machine) -> Result<Vec<Program>> {
+pub(super) fn programs(_: &Machine) -> Result<Vec<Program>> {
     let build = ["build", "--release", "--workspace", "--bin", "nvmeofd"];
     shell::run(shell::cargo(&build))?;
     let path: PathBuf = shell::target_directory()?.join("release/nvmeofd");
@@ -63,15 +68,23 @@ fn programs(_: &Machine) -> Result<Vec<Program>> {
 
 fn judge(step: &Step) -> Result<String> {
     match step.name.as_str() {
-        "nvmet-measured" | "ours-measured" => {
-            let figures = step.lines_with(" IOPS, ");
-            ensure!(figures.len() == LOADS, "{} of {LOADS} loads", figures.len());
-            Ok(figures.join("\n"))
-        }
+        "nvmet-measured" | "ours-measured" => figures(step, LOADS),
         "functions" => stock::judge(step),
-        _ => {
-            let last = step.said.last().context("nothing was said")?;
-            Ok(last.split_whitespace().collect::<Vec<_>>().join(" "))
-        }
+        _ => last_words(step),
     }
+}
+
+/// Returns the figures of this many loads, each of which has moved something.
+pub(super) fn figures(step: &Step, loads: usize) -> Result<String> {
+    let figures = step.lines_with(" IOPS, ");
+    ensure!(figures.len() == loads, "{} of {loads} loads", figures.len());
+    let idle = step.lines_with(": 0 IOPS, ");
+    ensure!(idle.is_empty(), "{}", idle.join("\n"));
+    Ok(figures.join("\n"))
+}
+
+/// Returns the last line of a step without figures.
+pub(super) fn last_words(step: &Step) -> Result<String> {
+    let last = step.said.last().context("nothing was said")?;
+    Ok(last.split_whitespace().collect::<Vec<_>>().join(" "))
 }
