@@ -246,11 +246,21 @@ impl Room<Open> {
             // The slot may contain a later opening.
             Ok((open.instance.name == ia).then(|| work(open)))
         });
-        match answer {
-            Ok(done) => done.transpose(),
-            Err(error) if error == handle_error(Subtype::HandleIa) => Ok(None),
-            Err(error) => Err(error),
-        }
+        none_if_closed(answer)?.transpose()
+    }
+
+    /// Runs `work` on an instance in a turn that wakes no thread ([`Room::look`]), unless the instance has been closed;
+    /// then returns `None`.
+    ///
+    /// # Errors
+    /// DAT_INTERNAL_ERROR: the adapter is broken, or membarrier(2) has failed.
+    pub(super) fn look_if_open<R>(
+        &self,
+        ia: IaName,
+        work: impl FnOnce(&mut Open) -> R,
+    ) -> DatResult<Option<R>> {
+        // The slot may contain a later opening.
+        none_if_closed(self.look(|open| Ok((open.instance.name == ia).then(|| work(open)))))
     }
 
     /// Removes an instance that is being closed, if `may` allows it. All of its handles become invalid.
@@ -271,6 +281,14 @@ impl Room<Open> {
                     .push(self);
             },
         )
+    }
+}
+
+/// Converts the error of an empty slot, whose instance has been closed, to `None`.
+fn none_if_closed<R>(answer: DatResult<Option<R>>) -> DatResult<Option<R>> {
+    match answer {
+        Err(error) if error == handle_error(Subtype::HandleIa) => Ok(None),
+        answer => answer,
     }
 }
 
@@ -388,9 +406,10 @@ mod tests {
     use super::super::answer::{call, internal};
     use super::super::call::look_up;
     use super::super::primitives::refusal::REFUSED;
-    use super::super::types::{CAgent, DatReturn};
+    use super::super::types::{CAgent, CEvent, DatReturn};
     use super::super::{
-        dat_cno_create, dat_cno_free, dat_ia_close, dat_ia_openv, dat_pz_create, lend,
+        dat_cno_create, dat_cno_free, dat_cno_wait, dat_evd_create, dat_evd_wait, dat_ia_close,
+        dat_ia_openv, dat_pz_create, lend,
     };
     use super::*;
     use crate::OpenOptions;
@@ -444,6 +463,64 @@ mod tests {
         // An adapter with a dead device can be closed. The handle of the instance that has panicked stays unusable.
         assert_eq!(dat_ia_close(second, 0), 0);
         assert_eq!(answer(first), internal("").code());
+    }
+
+    /// Breaks an adapter while another thread waits in it, and returns the code of the wait. `wait` gets C's handle of
+    /// the IA, as an address.
+    fn code_of_a_broken_wait(name: &str, wait: fn(usize) -> DatReturn) -> DatReturn {
+        let handle = opened(name);
+        let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+        let address = handle.addr();
+        std::thread::scope(|scope| {
+            let sleep = adapter.look(|open| Ok(Arc::downgrade(&open.sleep)));
+            let sleep = sleep.expect("open");
+            let waiter = scope.spawn(move || wait(address));
+            // A waiting thread holds the adapter's `Sleep` from the turn in which its wait begins.
+            let panics_beside_a_wait = || {
+                adapter.turn(|open| {
+                    assert_eq!(Arc::strong_count(&open.sleep), 1, "a thread waits");
+                    Ok(())
+                })
+            };
+            while call(panics_beside_a_wait) == 0 {
+                std::thread::yield_now();
+            }
+            if let Some(sleep) = sleep.upgrade() {
+                sleep.kick();
+            }
+            waiter.join().expect("the waiter")
+        })
+    }
+
+    #[test]
+    fn a_wait_on_a_cno_of_an_adapter_that_breaks_returns_internal_error() {
+        let waited = code_of_a_broken_wait("sim:breaks-beside-a-cno-wait", |ia| {
+            let (ia, mut cno) = (handle_of(ia as u64), null_mut());
+            let none = CAgent {
+                instance_data: null_mut(),
+                proxy_agent_func: None,
+            };
+            // SAFETY: contract ROOM for the handle.
+            assert_eq!(unsafe { dat_cno_create(ia, none, &raw mut cno) }, 0);
+            let mut evd = null_mut();
+            // SAFETY: contract ROOM for the handle.
+            unsafe { dat_cno_wait(cno, u32::MAX, &raw mut evd) }
+        });
+        assert_eq!(waited, internal("").code());
+    }
+
+    #[test]
+    fn a_wait_on_an_evd_of_an_adapter_that_breaks_returns_internal_error() {
+        let waited = code_of_a_broken_wait("sim:breaks-beside-an-evd-wait", |ia| {
+            let (ia, mut evd) = (handle_of(ia as u64), null_mut());
+            // SAFETY: contract ROOM for the handle.
+            let made = unsafe { dat_evd_create(ia, 4, null_mut(), 1, &raw mut evd) };
+            assert_eq!(made, 0);
+            let (mut event, mut left) = (core::mem::MaybeUninit::<CEvent>::uninit(), 0);
+            // SAFETY: contract ROOM for the event and the number.
+            unsafe { dat_evd_wait(evd, u32::MAX, 1, event.as_mut_ptr(), &raw mut left) }
+        });
+        assert_eq!(waited, internal("").code());
     }
 
     fn opened_by_name(name: &core::ffi::CStr) -> DatHandle {

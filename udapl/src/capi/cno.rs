@@ -123,7 +123,7 @@ pub(super) unsafe fn modify_agent(
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// `cno_param` is null or points to a `DAT_CNO_PARAM`.
+/// `cno_param` is null or points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_query(
     cno_handle: DatHandle,
@@ -213,33 +213,37 @@ fn wait(
     let sleeper = sleep.enlist();
     let mut taken = Taken::NOTHING;
     loop {
-        let looked = adapter.look(|open| {
-            open.check(ia)?;
+        let looked = adapter.look_if_open(ia, |open| {
             taken.share(&open.ia);
             let look = open.ia.cno_wait_look(wait);
-            Ok(look.map(|look| match look {
+            look.map(|look| match look {
                 CnoLook::Woken(evd) => Ok(evd.map_or(null_mut(), |evd| open.name(adapter, evd))),
                 CnoLook::Pending(again, until) => Err((again, until)),
-            }))
+            })
         });
-        match looked {
-            Ok(looked) => match looked? {
-                Ok(evd) => return Ok(evd),
-                Err((again, until)) => {
-                    if siblings.poll_notified(ia) {
-                        (wait, taken) = (again, Taken::NOTHING);
-                        continue;
-                    }
-                    let Ok(by_now) = sleeper.until(until) else {
-                        return interrupted(adapter, ia, again);
-                    };
-                    (wait, taken) = (again, by_now);
-                }
-            },
-            // The IA was closed, or the adapter broke, during the sleep: the wait ends without an EVD.
-            Err(_gone) => {
+        let looked = match looked {
+            Ok(Some(looked)) => looked?,
+            // The IA was closed during the sleep: the wait ends without an EVD.
+            Ok(None) => {
                 siblings.take_over(taken);
                 return Ok(null_mut());
+            }
+            Err(broken) => {
+                siblings.take_over(taken);
+                return Err(broken);
+            }
+        };
+        match looked {
+            Ok(evd) => return Ok(evd),
+            Err((again, until)) => {
+                if siblings.poll_notified(ia) {
+                    (wait, taken) = (again, Taken::NOTHING);
+                    continue;
+                }
+                let Ok(by_now) = sleeper.until(until) else {
+                    return interrupted(adapter, ia, again);
+                };
+                (wait, taken) = (again, by_now);
             }
         }
     }
@@ -247,10 +251,7 @@ fn wait(
 
 /// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResult<DatHandle> {
-    let ended = adapter.look(|open| {
-        open.check(ia)?;
-        Ok(open.ia.cno_wait_cancel(wait))
-    });
-    // If the IA was closed or the adapter broke meanwhile, the result is the same as in `wait`.
+    let ended = adapter.look_if_open(ia, |open| open.ia.cno_wait_cancel(wait))?;
+    // If the IA was closed meanwhile, the result is the same as in `wait`.
     ended.map_or(Ok(null_mut()), Err)
 }

@@ -273,19 +273,17 @@ fn wait<T>(
     let sleeper = sleep.enlist();
     let mut taken = Taken::NOTHING;
     loop {
-        let looked: DatResult<Result<Looked<T>, WaitError>> = adapter.look(|open| {
-            open.check(ia)?;
-            taken.share(&open.ia);
-            Ok(open.ia.evd_wait_look(wait).map(|look| match look {
-                EvdLook::Ready(event, left) => Ok((left, made(open, &event))),
-                EvdLook::Pending(again, until) => Err((again, until)),
-            }))
-        });
-        // The program closed the IA while this thread slept, or the adapter broke.
-        let looked = looked.map_err(|_gone| {
-            siblings.take_over(taken);
-            aborted()
-        });
+        let looked: DatResult<Option<Result<Looked<T>, WaitError>>> =
+            adapter.look_if_open(ia, |open| {
+                taken.share(&open.ia);
+                open.ia.evd_wait_look(wait).map(|look| match look {
+                    EvdLook::Ready(event, left) => Ok((left, made(open, &event))),
+                    EvdLook::Pending(again, until) => Err((again, until)),
+                })
+            });
+        // DAT_ABORT if the program closed the IA while this thread slept.
+        let looked = looked.and_then(|looked| looked.ok_or_else(aborted));
+        let looked = looked.inspect_err(|_| siblings.take_over(taken));
         match looked?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
@@ -304,12 +302,11 @@ fn wait<T>(
 
 /// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitError {
-    let ended = adapter.look(|open| {
-        open.check(ia)?;
-        Ok(open.ia.evd_wait_cancel(wait))
-    });
-    // If the IA was closed or the adapter broke meanwhile, the result is DAT_ABORT as in `wait`.
-    ended.unwrap_or_else(|_gone| aborted().into())
+    let ended = adapter.look_if_open(ia, |open| open.ia.evd_wait_cancel(wait));
+    // If the program has closed the IA meanwhile, the result is DAT_ABORT as in `wait`.
+    ended
+        .and_then(|ended| ended.ok_or_else(aborted))
+        .unwrap_or_else(WaitError::from)
 }
 
 /// Returns DAT_ABORT, because the IA was closed during a wait.
