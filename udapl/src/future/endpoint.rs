@@ -174,7 +174,7 @@ impl Endpoint {
     /// Connects to a service of a host, and waits for the reply.
     ///
     /// Errors of the future: those of [`Ia::ep_connect`](dat_core::Ia::ep_connect). [`Error::Connection`] with the
-    /// event if another event than ESTABLISHED has arrived.
+    /// event if another event than ESTABLISHED has arrived. [`Error::Closed`].
     pub fn connect(
         &self,
         address: IpAddr,
@@ -360,7 +360,7 @@ impl Endpoint {
 
     /// Ends the connection and waits for its end. With GRACEFUL, the posted requests are completed first.
     ///
-    /// Errors of the future: those of [`Ia::ep_disconnect`](dat_core::Ia::ep_disconnect).
+    /// Errors of the future: those of [`Ia::ep_disconnect`](dat_core::Ia::ep_disconnect). [`Error::Closed`].
     pub fn disconnect(&self, flags: CloseFlags) -> Disconnecting {
         let begun = self.shared.with(|core| {
             let ep = core.ep(self.link)?;
@@ -379,10 +379,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Closed`].
     pub fn ep(&self) -> Result<EpHandle, Error> {
-        self.shared.with(|core| {
-            core.peek()?;
-            core.ep(self.link)
-        })
+        self.shared.with(|core| core.ep(self.link))
     }
 
     pub(super) fn waited_for(&self) -> (Rc<Shared>, LinkKey) {

@@ -117,7 +117,8 @@ impl Request {
     /// Accepts the request with an endpoint, and waits until the connection is established. If the accept fails, the
     /// request is rejected.
     ///
-    /// Errors of the future: those of [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`].
+    /// Errors of the future: those of [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`];
+    /// [`Error::Closed`].
     pub fn accept(mut self, endpoint: &Endpoint, private_data: &[u8]) -> Connecting {
         let waited = endpoint.waited_for();
         let begun = self.cr().and_then(|cr| {

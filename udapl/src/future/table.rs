@@ -536,8 +536,9 @@ impl Core {
         link
     }
 
-    /// Returns DAT's handle of an endpoint.
+    /// Returns DAT's handle of an endpoint. The instance is checked first, because its end has removed all endpoints.
     pub(super) fn ep(&self, link: LinkKey) -> Result<EpHandle, Error> {
+        self.peek()?;
         match self.links.get(link).map(|link| link.of) {
             Some(Of::Ep(ep)) => Ok(ep),
             Some(Of::Srq(_)) | None => Err(Error::Dropped),
@@ -550,9 +551,10 @@ impl Core {
             let foreign = DatError::new(ReturnType::InvalidHandle, Subtype::HandleSrq);
             return Err(foreign.because("an SRQ of another driver").into());
         };
+        self.peek()?;
         match self.links.get(link).map(|link| link.of) {
             Some(Of::Srq(srq)) => Ok(srq),
-            Some(Of::Ep(_)) | None => Err(Error::Closed),
+            Some(Of::Ep(_)) | None => Err(Error::Dropped),
         }
     }
 

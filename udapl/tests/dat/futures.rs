@@ -402,6 +402,27 @@ fn a_driver_that_is_dropped_ends_everything_that_is_waited_for() {
 }
 
 #[test]
+fn calls_on_an_endpoint_of_a_closed_driver_return_closed() {
+    let mut both_sides = Both::new();
+    let (listener, address) = (both_sides.listener(), both_sides.address());
+    let [a, b] = [A, B].map(|side| both_sides.endpoint(side));
+    let _connecting = a.connect(address, SERVICE, LONG, b"");
+    let request = both_sides.run(listener.next()).expect("a request");
+    let [_a, closed] = both_sides.drivers;
+    closed.close().expect("it closes");
+    assert!(matches!(b.private_data(), Err(Error::Closed)));
+    assert!(matches!(b.end_cause(), Err(Error::Closed)));
+    assert!(matches!(b.ep(), Err(Error::Closed)));
+    let is_closed = |polled: Poll<Result<(), Error>>| {
+        assert!(matches!(polled, Poll::Ready(Err(Error::Closed))));
+    };
+    is_closed(polled(&mut b.connect(address, SERVICE, LONG, b"")));
+    is_closed(polled(&mut request.accept(&b, b"")));
+    let mut ends = b.disconnect(CloseFlags::Abrupt);
+    is_closed(polled(&mut ends).map(|end| end.map(drop)));
+}
+
+#[test]
 fn a_device_that_dies_fails_what_is_in_flight_and_then_the_driver() {
     let mut both_sides = Both::new();
     let pool = both_sides.pool(B, 1);
