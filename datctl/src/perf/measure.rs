@@ -83,14 +83,15 @@ impl Plan {
                 let (operations, seconds) = self.many(dialer, &mut used, kind, amount, stop)?;
                 let reverse = self.counted(dialer, lanes)?.zip(counted);
                 if operations > 0 {
+                    let reverse = reverse.map(|((now, now_at), (then, then_at))| {
+                        let seconds = now_at.duration_since(then_at).as_secs_f64().max(1e-9);
+                        reverse_rate(&then, &now, self.longest(), seconds)
+                    });
                     row.bandwidth = Some(Bandwidth::of(
                         operations,
                         seconds,
                         row.bytes,
-                        reverse.map(|(now, then)| {
-                            let time = now.1.duration_since(then.1).as_secs_f64().max(1e-9);
-                            float((now.0 - then.0) * self.longest()) / time
-                        }),
+                        reverse.transpose()?,
                     ));
                 }
             }
@@ -174,17 +175,17 @@ impl Plan {
         Ok((done, start.elapsed().as_secs_f64().max(1e-9)))
     }
 
-    /// Reads the number of the other end's own operations, and returns it with the time of reading; `None` without
-    /// --both.
+    /// Reads the numbers of the other end's own operations, one for each lane, and returns them with the time of
+    /// reading; `None` without --both.
     fn counted(
         &self,
         dialer: &mut Dialer,
         lanes: usize,
-    ) -> Result<Option<(u64, Instant)>, Box<dyn Error>> {
+    ) -> Result<Option<(Vec<u64>, Instant)>, Box<dyn Error>> {
         if !self.both {
             return Ok(None);
         }
-        let mut all = 0;
+        let mut all = Vec::new();
         for lane in 0..lanes {
             let (ep, region, told) = dialer.lane(lane);
             let (into, at) = (region.local(COUNT, 8), region.offset(COUNT));
@@ -195,7 +196,7 @@ impl Plan {
             dialer.completed()?;
             let bytes = memory.read(at, 8)?;
             let bytes = bytes.first_chunk().ok_or("a count of fewer than 8 bytes")?;
-            all += u64::from_be_bytes(*bytes);
+            all.push(u64::from_be_bytes(*bytes));
         }
         Ok(Some((all, Instant::now())))
     }
@@ -309,7 +310,22 @@ fn check(dialer: &Dialer, lane: usize, expected: &[u8]) -> Result<(), Box<dyn Er
     }
 }
 
-// CAST: counts below 2^53 are exact, and these are below.
+/// Returns the payload rate of the other end's own operations, whose counts it has written: one count for each lane.
+///
+/// # Errors
+/// A count has fallen.
+fn reverse_rate(then: &[u64], now: &[u64], bytes: u64, seconds: f64) -> Result<f64, String> {
+    let mut operations = 0.0;
+    for (then, now) in then.iter().zip(now) {
+        let more = now.checked_sub(*then).ok_or_else(|| {
+            format!("the other end's count of its operations fell from {then} to {now}")
+        })?;
+        operations += float(more);
+    }
+    Ok(operations * float(bytes) / seconds)
+}
+
+// CAST: counts below 2^53 are exact, and ours are below. A larger count of the other end's is rounded.
 const fn float(number: u64) -> f64 {
     number as f64
 }
@@ -323,5 +339,29 @@ impl Bandwidth {
             operations_per_second: float(operations) / seconds,
             reverse_bytes_per_second: reverse,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reverse_rate_is_that_of_all_lanes() {
+        assert_eq!(reverse_rate(&[10, 0], &[13, 5], 100, 2.0), Ok(400.0));
+        assert_eq!(reverse_rate(&[], &[], 100, 2.0), Ok(0.0));
+    }
+
+    #[test]
+    fn a_count_of_the_peer_that_falls_is_an_error() {
+        let fallen = reverse_rate(&[7, 4], &[9, 3], 100, 1.0);
+        let why = "the other end's count of its operations fell from 4 to 3";
+        assert_eq!(fallen, Err(why.to_owned()));
+    }
+
+    #[test]
+    fn counts_of_the_peer_may_have_any_value() {
+        let rate = reverse_rate(&[0, 0], &[u64::MAX, u64::MAX], u64::MAX, 1.0);
+        assert!(rate.is_ok_and(f64::is_finite));
     }
 }
