@@ -86,7 +86,8 @@ impl Opened {
         Ok(Some(hca))
     }
 
-    /// Returns the function's counters, for a thread that has no instance. Returns `None` if the function is closed.
+    /// Returns the function's counters, for a thread that has no instance. Returns `None` if the function is closed, or
+    /// if its last instance is about to close it ([`Hca::retire`]).
     ///
     /// # Errors
     /// [`CmdError`]: the device does not answer, or there is no memory to ask it.
@@ -97,10 +98,14 @@ impl Opened {
         let (caps, set) = (session.caps.clone(), session.counter_set);
         let counters = counters::read(&mut session, &caps, set);
         // The function may have been closed meanwhile. An error then only means that it is closed.
-        if self.0.strong_count() == 0 {
+        if self.is_closed() {
             return Ok(None);
         }
         counters.map(Some)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.upgrade().is_none_or(|shared| shared.lock().closed)
     }
 
     /// Returns the function's flight recorder; `None` if the function is closed.

@@ -209,6 +209,19 @@ fn a_closed_function_has_no_more_instances() {
     assert!(function.instance().expect("no error").is_none());
 }
 
+#[test]
+fn a_function_that_its_last_instance_is_about_to_close_has_no_counters() {
+    let (_double, mut first, second) = opened();
+    let function = first.opened();
+    drop(second);
+    assert!(matches!(function.counters(), Ok(Some(_))));
+    assert!(first.retire());
+    let counters = function.counters();
+    assert!(matches!(counters, Ok(None)), "{counters:?}");
+    assert_eq!(first.close().expect("closed").instances_left, 0);
+    assert!(matches!(function.counters(), Ok(None)));
+}
+
 /// An event that came while an instance waited for an answer is still signalled to a program that then sleeps on the
 /// descriptors.
 #[test]
