@@ -28,6 +28,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dat_core::address::Address;
+use dat_core::log_budget::LogBudget;
 use dat_core::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, Qpn, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
@@ -156,6 +157,8 @@ pub struct MlxProvider {
     random: Random,
     /// Source of the variants (low bytes) of keys.
     variants: Variants,
+    /// Lines about datagrams that QP1 has dropped.
+    mads_dropped: LogBudget,
 }
 
 impl MlxProvider {
@@ -234,6 +237,7 @@ impl MlxProvider {
             down,
             port_unsure: false,
             variants: Variants::new(variants),
+            mads_dropped: LogBudget::default(),
         })
     }
 
@@ -944,7 +948,7 @@ impl Provider for MlxProvider {
                 .and_then(|mut network| network.found());
             let received = match waited {
                 Some(received) => received,
-                None => self.common.gsi().receive()?,
+                None => self.receive_mad()?,
             };
             let index = self.source_index(received.route.destination);
             match self.way(received.route.source, index, Need::Sender) {

@@ -155,6 +155,10 @@ pub struct Gsi {
     qpn: Qpn,
     mkey_index: u32,
     received: VecDeque<ReceivedMad>,
+    /// Number of datagrams dropped because [`RECEIVES`] others were in `received`.
+    dropped: u64,
+    /// Value of `dropped` at the last call of [`Gsi::newly_dropped`].
+    reported_drops: u64,
 }
 
 impl Gsi {
@@ -218,6 +222,8 @@ impl Gsi {
             qpn,
             mkey_index,
             received: VecDeque::new(),
+            dropped: 0,
+            reported_drops: 0,
         };
         gsi.start(hca)?;
         Ok(gsi)
@@ -352,17 +358,33 @@ impl Gsi {
         self.received.pop_front()
     }
 
+    /// Returns the number of datagrams that were dropped since QP1 was created, because too many others waited for
+    /// [`Gsi::receive`].
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Returns the number of datagrams that were dropped since the last call of this function.
+    pub const fn newly_dropped(&mut self) -> u64 {
+        let before = core::mem::replace(&mut self.reported_drops, self.dropped);
+        self.dropped - before
+    }
+
     /// Processes completions, at most one queue capacity of entries. Later entries wait for the next call. Drops
     /// datagrams while [`RECEIVES`] of them wait to be fetched.
     fn drain(&mut self) {
-        let (qpn, received) = (self.qpn, &mut self.received);
+        let (qpn, received, dropped) = (self.qpn, &mut self.received, &mut self.dropped);
         self.queue.drain(
             |entry| entry.qpn() == qpn,
             |arrival| {
-                if let Some(mad) = ReceivedMad::read(arrival)
-                    && received.len() < RECEIVES as usize
-                {
+                let Some(mad) = ReceivedMad::read(arrival) else {
+                    return;
+                };
+                if received.len() < RECEIVES as usize {
                     received.push_back(mad);
+                } else {
+                    *dropped += 1;
                 }
             },
         );

@@ -36,6 +36,7 @@ impl OpenedProvider {
         let common = self.common.upgrade()?;
         let number = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let network = common.network().map(|network| network.counters());
+        let mads_dropped = common.gsi().dropped();
         Some(ProviderCounters {
             commands,
             pages,
@@ -43,6 +44,7 @@ impl OpenedProvider {
             regions: number(&common.registered.regions),
             registered_bytes: number(&common.registered.bytes),
             network,
+            mads_dropped,
         })
     }
 }
@@ -63,6 +65,8 @@ pub struct ProviderCounters {
     pub registered_bytes: u64,
     /// Counters of the network protocols' frames; `None` if the function takes no part in the network.
     pub network: Option<NetworkCounters>,
+    /// Number of received datagrams of connection management that were dropped because too many others waited.
+    pub mads_dropped: u64,
 }
 
 /// Counters of the regions of all instances. They change when a region is registered or deregistered, never when a

@@ -9,6 +9,7 @@ use dat_core::address::Address;
 use dat_core::provider::{MadAddress, PORT_DOWN, Path, Provider, ProviderError, ProviderEvent};
 use driver::Instant;
 use hw_mlx::gid::{address_of, gid_of};
+use hw_mlx::gsi::ReceivedMad;
 use hw_mlx::{AsyncEvent, GidEntry, MlxError, datagrams};
 use neighbour::Need;
 
@@ -56,6 +57,25 @@ impl MlxProvider {
             }
         }
         handled
+    }
+
+    /// Returns the next datagram that QP1 has received.
+    pub(super) fn receive_mad(&mut self) -> Option<ReceivedMad> {
+        let mut gsi = self.common.gsi();
+        let (received, dropped) = (gsi.receive(), gsi.newly_dropped());
+        drop(gsi);
+        // The peers' connection managers send the datagrams again.
+        if dropped > 0
+            && let Some(unlogged) = self.mads_dropped.take(self.hca.now().0)
+        {
+            tracing::warn!(
+                adapter = self.hca.name(),
+                dropped,
+                unlogged,
+                "datagrams of connection management arrive faster than they are handled; dropped"
+            );
+        }
+        received
     }
 
     /// Runs the network protocols once: repairs the port, receives and sends frames, runs due timers, and sends the

@@ -147,6 +147,33 @@ fn datagrams_that_come_in_a_burst_are_kept_in_order() {
     p.finish_bare();
 }
 
+/// QP1 keeps 512 datagrams that the provider has not read. The device drops none, because its entries are processed.
+#[test]
+fn datagrams_beyond_those_that_qp1_keeps_are_dropped_and_counted() {
+    let mut p = pair();
+    let address = to(&p.a, p.b.gid());
+    for _ in 0..7 {
+        for n in 0..100 {
+            p.a.provider.send_mad(&address, &mad(n)).unwrap();
+        }
+        let deadline = p.a.provider.now() + 1_000_000_000;
+        p.a.provider.await_mads(deadline);
+        p.b.provider.await_mads(deadline);
+    }
+    let dropped = |node: &Node| {
+        let counters = node.provider.opened().counters();
+        counters.expect("it is open").mads_dropped
+    };
+    let mut received = 0;
+    while received + dropped(&p.b) < 700 {
+        receive(&mut p.b);
+        received += 1;
+    }
+    assert!((512..700).contains(&received), "{received}");
+    assert_eq!(dropped(&p.a), 0);
+    p.finish_bare();
+}
+
 /// If QP1 is in error, its requests and receives are flushed, and the next `progress` repairs it.
 #[test]
 fn a_broken_qp1_is_repaired() {
