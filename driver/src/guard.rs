@@ -138,14 +138,14 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    fn new() -> Option<Self> {
+    fn new() -> nix::Result<Self> {
         if cfg!(miri) {
-            return None;
+            return Err(Errno::ENOSYS);
         }
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: the call takes flags and makes a descriptor.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        let made = i32::try_from(made).ok().filter(|made| *made >= 0)?;
+        let made = i32::try_from(Errno::result(made)?).map_err(|_| Errno::EBADF)?;
         // SAFETY: the descriptor was made just now and has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(made) };
         let descriptor = Self { file, of: getpid() };
@@ -154,8 +154,8 @@ impl Descriptor {
             features: 0,
             ioctls: 0,
         };
-        descriptor.ask(&mut api).ok()?;
-        Some(descriptor)
+        descriptor.ask(&mut api)?;
+        Ok(descriptor)
     }
 
     fn ask<R: Request>(&self, what: &mut R) -> nix::Result<()> {
@@ -208,7 +208,10 @@ impl Descriptor {
 #[derive(Default)]
 struct Watch {
     descriptor: Option<Arc<Descriptor>>,
-    tried: Option<Pid>,
+    /// Process to which the other fields belong.
+    of: Option<Pid>,
+    /// True once the descriptor has been made, or the system has refused it for good.
+    tried: bool,
     /// Pages of registered guards.
     taken: Extents,
     registered: usize,
@@ -223,17 +226,47 @@ fn watch() -> MutexGuard<'static, Watch> {
 }
 
 impl Watch {
-    fn descriptor(&mut self) -> Option<Arc<Descriptor>> {
+    /// Returns the userfaultfd of this process, and makes it by `make` if there is none. After a failure that may be
+    /// temporary, the next call makes another attempt.
+    fn descriptor(
+        &mut self,
+        make: impl FnOnce() -> nix::Result<Descriptor>,
+    ) -> Option<Arc<Descriptor>> {
         let own = getpid();
-        if self.tried != Some(own) {
+        if self.of != Some(own) {
             *self = Self {
-                descriptor: Descriptor::new().map(Arc::new),
-                tried: Some(own),
+                of: Some(own),
                 ..Self::default()
             };
         }
+        if self.tried {
+            return self.descriptor.clone();
+        }
+        match make() {
+            Ok(made) => self.descriptor = Some(Arc::new(made)),
+            Err(errno) if is_temporary(errno) => {
+                tracing::warn!(%errno, "no userfaultfd now: some lent pages are used even if they are replaced");
+                return None;
+            }
+            Err(errno) => {
+                tracing::debug!(%errno, "no userfaultfd: lent pages are used even if they are replaced");
+            }
+        }
+        self.tried = true;
         self.descriptor.clone()
     }
+}
+
+/// Returns whether userfaultfd(2) may succeed later although it has failed with this error.
+fn is_temporary(errno: Errno) -> bool {
+    let temporary = [
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOMEM,
+        Errno::EINTR,
+        Errno::EAGAIN,
+    ];
+    temporary.contains(&errno)
 }
 
 /// A guard for pages of the caller that a device model accesses by virtual address.
@@ -255,7 +288,7 @@ impl Guard {
         // takes the lock.
         let all: Vec<Arc<Self>>;
         let mut watch = watch();
-        let descriptor = watch.descriptor();
+        let descriptor = watch.descriptor(Descriptor::new);
         if !watch.taken.used_parts(&pages).is_empty() {
             // Guards that overlap are checked now, to mark those of their pages that were replaced. Later such a guard
             // would find the new registration and mistake it for its own.
@@ -398,5 +431,41 @@ impl Drop for Guard {
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Guard({:#x}..{:#x})", self.pages.start, self.pages.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn made() -> nix::Result<Descriptor> {
+        let file = File::open("/dev/null").expect("a file");
+        Ok(Descriptor {
+            file: file.into(),
+            of: getpid(),
+        })
+    }
+
+    #[test]
+    fn a_userfaultfd_that_fails_for_lack_of_resources_is_made_later() {
+        let mut watch = Watch::default();
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
+            assert!(watch.descriptor(|| Err(errno)).is_none());
+        }
+        assert!(watch.descriptor(made).is_some());
+        let again = watch.descriptor(|| unreachable!("there is one"));
+        assert!(again.is_some());
+    }
+
+    #[test]
+    fn a_userfaultfd_that_the_system_refuses_is_tried_once() {
+        for errno in [Errno::EPERM, Errno::ENOSYS] {
+            let mut watch = Watch::default();
+            assert!(watch.descriptor(|| Err(errno)).is_none());
+            let again = watch.descriptor(|| unreachable!("it is refused"));
+            assert!(again.is_none());
+        }
     }
 }
