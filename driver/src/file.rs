@@ -25,7 +25,7 @@ struct Inner {
     /// Number of the file, in the order of opening.
     number: u32,
     is_block_device: bool,
-    /// True if the file is writable and the file system punches holes; unset until the first query.
+    /// True if the file is writable and the file system punches holes; unset until a query has found out.
     makes_holes: OnceLock<bool>,
     /// True once an operation has shown that the file cannot be polled.
     is_not_polled: AtomicBool,

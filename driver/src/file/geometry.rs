@@ -4,7 +4,8 @@
 //! and block sizes come from its ioctls, and its support for discard from sysfs. Support for holes in a file system is
 //! found by a trial, once for each open file: a hole of one byte is punched beyond the end of the file, at 2^62 bytes,
 //! or at a smaller power of two if the file system's limit on file sizes is lower. The trial is a write, so a file
-//! opened read-only has no support for holes.
+//! opened read-only has no support for holes. A trial that fails for lack of space or memory is made anew by the next
+//! call.
 
 // UNSAFETY: the number of an ioctl determines what it writes.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]
@@ -113,26 +114,57 @@ impl File {
         })
     }
 
+    /// Returns whether the file system punches holes. An answer that a trial has shown is kept.
     fn makes_holes(&self, size: u64) -> bool {
-        *self.inner.makes_holes.get_or_init(|| {
-            self.is_written()
-                && (32..63)
-                    .rev()
-                    .map(|bit| 1_i64 << bit)
-                    .take_while(|&offset| offset.cast_unsigned() > size)
-                    .find_map(|offset| match self.punch(offset) {
-                        // The offset is beyond the largest file of this file system: try half the offset.
-                        Err(Errno::EFBIG) => None,
-                        done => Some(done.is_ok()),
-                    })
-                    .unwrap_or(false)
-        })
+        let kept = &self.inner.makes_holes;
+        if let Some(makes) = kept.get() {
+            return *makes;
+        }
+        let shown = if self.is_written() {
+            shown_by_trial(size, |offset| self.punch(offset))
+        } else {
+            Some(false)
+        };
+        shown.is_some_and(|makes| *kept.get_or_init(|| makes))
     }
 
     fn punch(&self, offset: i64) -> Result<(), Errno> {
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(self.as_fd(), hole, offset, 1)
     }
+}
+
+/// Tries to punch a hole beyond the end of a file of `size` bytes. Returns whether the file system punches holes, or
+/// `None` if the trial has not shown that: it failed for a reason that may pass, or no offset is beyond the end.
+fn shown_by_trial(size: u64, mut punch: impl FnMut(i64) -> Result<(), Errno>) -> Option<bool> {
+    let offsets = (32..63).rev().map(|bit| 1_i64 << bit);
+    for offset in offsets.take_while(|&offset| offset.cast_unsigned() > size) {
+        let mut punched = punch(offset);
+        while punched == Err(Errno::EINTR) {
+            punched = punch(offset);
+        }
+        match punched {
+            Ok(()) => return Some(true),
+            // The offset is beyond the largest file of this file system: try half the offset.
+            Err(Errno::EFBIG) => {}
+            Err(errno) if may_pass(errno) => return None,
+            Err(_) => return Some(false),
+        }
+    }
+    None
+}
+
+/// Returns whether an operation that failed with this error may succeed later: space or memory was short, or the medium
+/// failed.
+fn may_pass(errno: Errno) -> bool {
+    let passing = [
+        Errno::ENOSPC,
+        Errno::EDQUOT,
+        Errno::ENOMEM,
+        Errno::EAGAIN,
+        Errno::EIO,
+    ];
+    passing.contains(&errno)
 }
 
 /// Returns whether a block device supports discard (for a partition, whether its disk does). False without sysfs.
@@ -144,4 +176,46 @@ fn discards(major: u32, minor: u32) -> bool {
             std::fs::read_to_string(format!("{device}/{queue}/discard_max_bytes")).ok()
         })
         .is_some_and(|bytes| bytes.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_for_holes_that_is_interrupted_is_repeated() {
+        let mut answers = [Err(Errno::EINTR), Err(Errno::EINTR), Ok(())].into_iter();
+        let shown = shown_by_trial(0, |_| answers.next().expect("three trials"));
+        assert_eq!((shown, answers.next()), (Some(true), None));
+    }
+
+    #[test]
+    fn a_trial_for_holes_that_lacks_space_or_memory_shows_nothing() {
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EIO] {
+            assert_eq!(shown_by_trial(0, |_| Err(errno)), None, "{errno}");
+        }
+        for errno in [Errno::EOPNOTSUPP, Errno::EPERM] {
+            assert_eq!(shown_by_trial(0, |_| Err(errno)), Some(false), "{errno}");
+        }
+    }
+
+    #[test]
+    fn trials_for_holes_are_beyond_the_end_and_below_the_limit_of_the_file_system() {
+        let mut tried = Vec::new();
+        let mut trial = |size| {
+            tried.clear();
+            let shown = shown_by_trial(size, |offset| {
+                tried.push(offset);
+                if offset > 1 << 44 {
+                    return Err(Errno::EFBIG);
+                }
+                Ok(())
+            });
+            (shown, tried.len(), tried.last().copied())
+        };
+        assert_eq!(trial(0), (Some(true), 19, Some(1 << 44)));
+        assert_eq!(trial(1 << 43), (Some(true), 19, Some(1 << 44)));
+        assert_eq!(trial(1 << 44), (None, 18, Some(1 << 45)));
+        assert_eq!(trial(u64::MAX), (None, 0, None));
+    }
 }
