@@ -3,7 +3,8 @@
 //! An attacker who can write to the folder could redirect our writes by a symbolic link. So the folder must not be a
 //! link, and must belong to the user of the process or to root. Others may write to it only if it is sticky, as /tmp
 //! is. A file is created exclusively, with access for its owner alone, and is opened relative to the descriptor of
-//! the checked folder, never by its path again.
+//! the checked folder, never by its path again. If the folder has been removed or replaced, the next dump opens and
+//! checks the folder that is at its path then, or creates one.
 //!
 //! A dump is two files, `ADAPTER-PROCESS-INSTANCE-SECONDS-NUMBER.txt` and `.pcapng`. After [`DUMPS`] dumps a process
 //! removes its oldest. Files of other processes are never removed. Nothing is written to a folder with [`FILES`]
@@ -21,7 +22,7 @@ use dat_core::recorder::{Keeper, Occasion};
 use hw_mlx::recorder::Recorder;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fstat, lstat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use super::Dump;
@@ -36,6 +37,7 @@ const TRIES: u32 = 64;
 
 /// A folder for dumps.
 pub(crate) struct Folder {
+    /// Absolute path of the folder.
     path: PathBuf,
     folder: OwnedFd,
     /// Names of the dumps, without extension, oldest first.
@@ -89,8 +91,28 @@ impl Folder {
         })
     }
 
+    /// Opens the folder again if it is no longer at its path. Dumps in the previous folder stay there.
+    fn follow(&mut self) -> io::Result<()> {
+        let opened = fstat(&self.folder)?;
+        let is_there = match lstat(&self.path) {
+            Ok(found) => (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino),
+            Err(Errno::ENOENT) => false,
+            // Other errors, for example a path that the process may no longer search, do not show that it is gone.
+            Err(_) => true,
+        };
+        if !is_there {
+            let next = self.next;
+            *self = Self {
+                next,
+                ..Self::open(&self.path)?
+            };
+        }
+        Ok(())
+    }
+
     /// Writes a dump and returns its path.
     fn write(&mut self, dump: &Dump) -> io::Result<PathBuf> {
+        self.follow()?;
         while self.written.len() >= DUMPS
             && let Some(oldest) = self.written.pop_front()
         {
@@ -160,13 +182,15 @@ impl Folder {
 /// # Errors
 /// The folder cannot be created or opened, or is not safe.
 pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
+    // A relative path may name another folder when the next dump is written.
+    let path = std::path::absolute(path)?;
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = folders.by_path.get(path) {
+    if let Some(known) = folders.by_path.get(&path) {
         return Ok(Arc::clone(known));
     }
-    let folder = Arc::new(Mutex::new(Folder::open(path)?));
+    let folder = Arc::new(Mutex::new(Folder::open(&path)?));
     let known = Arc::clone(&folder);
-    folders.by_path.insert(path.to_owned(), known);
+    folders.by_path.insert(path, known);
     Ok(folder)
 }
 
@@ -214,4 +238,44 @@ pub(crate) fn with_folder(mut ia: Ia) -> Ia {
     ia.recorder_start();
     ia.recorder_keep(keeper);
     ia
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dump() -> Dump {
+        Dump::new("sim:nothing", "a test", Vec::new(), None)
+    }
+
+    #[test]
+    fn a_folder_that_was_removed_and_made_again_gets_the_next_dump() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("dumps");
+        for makes_it in [true, false] {
+            let shared = shared(&path).expect("a folder");
+            let mut folder = shared.lock().expect("no panic");
+            let before = folder.write(&dump()).expect("written");
+            assert!(before.exists());
+            std::fs::remove_dir_all(&path).expect("removed");
+            if makes_it {
+                std::fs::create_dir(&path).expect("made again");
+            }
+            let after = folder.write(&dump()).expect("written");
+            assert!(after.exists() && after != before);
+            assert_eq!(folder.written.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_folder_that_was_replaced_is_checked_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, other) = (directory.path().join("dumps"), directory.path());
+        let shared = shared(&path).expect("a folder");
+        let mut folder = shared.lock().expect("no panic");
+        std::fs::remove_dir(&path).expect("removed");
+        std::os::unix::fs::symlink(other, &path).expect("a link");
+        assert!(folder.write(&dump()).is_err());
+        assert_eq!(std::fs::read_dir(other).expect("a folder").count(), 1);
+    }
 }
