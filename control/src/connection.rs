@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::rpc::{Answer, FAILED, Refusal};
+use crate::rpc::{self, Answer, FAILED, Notification, Refusal};
 
 /// Maximum length of a request in bytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 64 * 1024;
@@ -29,7 +30,8 @@ pub(crate) struct Connection {
     pub(crate) subscribed: bool,
     /// True if the client has asked for time measurements.
     pub(crate) measures: bool,
-    /// Number of notices that were dropped since the last notice sent, because too many bytes were unread.
+    /// Number of notices that were dropped since the last queued notice that told of dropped ones, because they did not
+    /// fit the queue.
     pub(crate) lost: u64,
     /// User id of the client.
     pub(crate) user: u32,
@@ -88,8 +90,35 @@ impl Connection {
     }
 
     /// Returns whether a notice may be queued. Half of the capacity is reserved for answers.
-    pub(crate) fn may_queue_notice(&self) -> bool {
+    fn may_queue_notice(&self) -> bool {
         self.unread.len() < MAX_UNREAD_BYTES / 2
+    }
+
+    /// Queues a notice for the client, or counts it in `lost` if it does not fit. A notice that is an object gets the
+    /// field `lost` if others were lost before it.
+    pub(crate) fn queue_notice(&mut self, notice: &Value) {
+        if !self.may_queue_notice() {
+            self.lost += 1;
+            return;
+        }
+        let mut params = notice.clone();
+        let mut tells_lost = false;
+        if self.lost != 0
+            && let Value::Object(fields) = &mut params
+        {
+            fields.insert("lost".to_owned(), self.lost.into());
+            tells_lost = true;
+        }
+        let notification = Notification {
+            jsonrpc: rpc::VERSION.to_owned(),
+            method: "event".to_owned(),
+            params,
+        };
+        match self.queue(&notification) {
+            Err(Over) => self.lost += 1,
+            Ok(()) if tells_lost => self.lost = 0,
+            Ok(()) => {}
+        }
     }
 
     /// Reads up to `READ_BYTES` bytes from the client. Fails if the socket fails, or the incomplete last request

@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::connection::{Connection, Over};
 use crate::metrics::PAUSE;
 use crate::places::{eviction_index, is_logged};
-use crate::rpc::{self, Answer, Notification, Refusal};
+use crate::rpc::{self, Answer, Refusal};
 
 /// Maximum number of clients at a time; a further client evicts another ([`eviction_index`]). Clients have no deadline,
 /// because a client that waits for notices sends no requests.
@@ -360,25 +360,8 @@ impl<S: Subject> Server<S> {
         for notice in self.subject.notices() {
             let wanted = self.clients.iter_mut().filter(|client| client.subscribed);
             for client in wanted {
-                if !client.may_queue_notice() {
-                    client.lost += 1;
-                    continue;
-                }
-                let mut params = notice.clone();
-                if client.lost != 0
-                    && let Value::Object(fields) = &mut params
-                {
-                    fields.insert("lost".to_owned(), client.lost.into());
-                    client.lost = 0;
-                }
-                let notification = Notification {
-                    jsonrpc: rpc::VERSION.to_owned(),
-                    method: "event".to_owned(),
-                    params,
-                };
-                // A notice that does not fit the client's queue is lost. The flush below detects a failed
-                // connection.
-                let _ = client.queue(&notification);
+                // The flush below detects a failed connection.
+                client.queue_notice(&notice);
             }
         }
         for at in (0..self.clients.len()).rev() {

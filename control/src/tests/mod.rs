@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use crate::connection::{MAX_REQUEST_BYTES, MAX_UNREAD_BYTES};
+use crate::connection::{Connection, MAX_REQUEST_BYTES, MAX_UNREAD_BYTES};
 use crate::rpc::{self, Refusal};
 use crate::schema;
 use crate::server::CLIENTS;
@@ -414,6 +414,23 @@ fn a_subscribed_client_that_is_gone_when_a_notice_comes_ends_alone() {
             assert_eq!(echoed, json!({}));
         }
     }
+}
+
+#[test]
+fn a_notice_that_does_not_fit_is_counted_with_those_that_were_lost_before() {
+    let (server, mut client) = UnixStream::pair().expect("a pair of sockets");
+    let mut connection = Connection::new(server, 0, 0).expect("a socket");
+    connection.lost = 3;
+    connection.queue_notice(&json!({ "text": "x".repeat(MAX_UNREAD_BYTES) }));
+    assert_eq!((connection.lost, connection.has_unread()), (4, false));
+    connection.queue_notice(&json!({ "number": 7 }));
+    assert_eq!(connection.lost, 0);
+    connection.flush().expect("there is room");
+    drop(connection);
+    let mut line = String::new();
+    client.read_to_string(&mut line).expect("the notice");
+    let told: rpc::Notification = serde_json::from_str(&line).expect("one notice");
+    assert_eq!(told.params, json!({ "number": 7, "lost": 4 }));
 }
 
 /// Returns a client that is connected to the test instead of a server, and the server's end of the connection.
