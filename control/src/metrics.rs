@@ -77,10 +77,14 @@ impl Text {
     ) {
         let histogram = self.histograms.entry(name.to_owned());
         let (_, lines) = histogram.or_insert_with(|| (help.to_owned(), String::new()));
+        let comma = if labels.is_empty() { "" } else { "," };
         for (boundary, below) in buckets {
-            let _ = writeln!(lines, "{name}_bucket{{{labels},le=\"{boundary}\"}} {below}");
+            let _ = writeln!(
+                lines,
+                "{name}_bucket{{{labels}{comma}le=\"{boundary}\"}} {below}"
+            );
         }
-        let _ = writeln!(lines, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(lines, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
         let _ = writeln!(lines, "{name}_count{{{labels}}} {count}");
         let _ = writeln!(lines, "{name}_sum{{{labels}}} {sum}");
     }
@@ -137,7 +141,7 @@ pub fn check(text: &str) -> Result<(), String> {
             ended = true;
         } else if let Some(comment) = line.strip_prefix("# ") {
             let mut words = comment.splitn(3, ' ');
-            let (Some(kind), Some(name), Some(rest)) = (words.next(), words.next(), words.next())
+            let (Some(kind), Some(name), Some(_)) = (words.next(), words.next(), words.next())
             else {
                 return wrong("it has no kind, name and text");
             };
@@ -147,7 +151,7 @@ pub fn check(text: &str) -> Result<(), String> {
             current = name;
             let has = described.entry(name).or_default();
             match kind {
-                "HELP" => has[0] = rest.contains(' '),
+                "HELP" => has[0] = true,
                 "TYPE" => has[1] = true,
                 "UNIT" => {}
                 _ => return wrong("it is neither HELP, TYPE nor UNIT"),
@@ -162,6 +166,9 @@ pub fn check(text: &str) -> Result<(), String> {
                 .any(|suffix| name.strip_suffix(suffix) == Some(current));
             if !is_of_it {
                 return wrong("it is no sample of the metric above it");
+            }
+            if line[name.len()..].starts_with("{,") {
+                return wrong("its first label is missing");
             }
         }
     }
@@ -389,6 +396,21 @@ fn response<E>(head: &[u8], text: &mut impl FnMut() -> Result<String, E>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_histogram_without_labels_and_with_a_help_of_one_word_is_well_formed() {
+        let mut text = Text::default();
+        text.histogram("a_d", "Times.", "", [(0.5, 1)], (1, 0.25));
+        let text = text.finish();
+        assert_eq!(
+            text,
+            "# HELP a_d Times.\n# TYPE a_d histogram\n# UNIT a_d seconds\n\
+             a_d_bucket{le=\"0.5\"} 1\na_d_bucket{le=\"+Inf\"} 1\na_d_count{} 1\na_d_sum{} 0.25\n# EOF\n"
+        );
+        assert_eq!(check(&text), Ok(()));
+        let said = check(&text.replacen("{le", "{,le", 1)).expect_err("a comma too many");
+        assert!(said.contains("first label is missing"), "{said}");
+    }
 
     #[test]
     fn a_text_that_is_made_is_well_formed_and_one_without_help_or_end_is_not() {
