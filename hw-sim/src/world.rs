@@ -303,7 +303,8 @@ impl World {
             }
             End::Subnet { .. } | End::Outside => true,
         };
-        if ends[0] == ends[1] || ends.iter().any(taken) {
+        let is_on_switch = |end: &End| matches!(end, End::Switch { .. });
+        if ends[0] == ends[1] || ends.iter().any(taken) || !ends.iter().any(is_on_switch) {
             return Err(NotConnected::Port);
         }
         if network.would_flood(ends) {

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use hw_sim::switch::{Pfc, SwitchConfig, TrafficClasses};
-use hw_sim::{Connector, LinkFaults, PortQos, Sim, SimConfig, SwitchId};
+use hw_sim::{Connector, LinkFaults, NotConnected, PortQos, Sim, SimConfig, SwitchId};
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -363,6 +363,19 @@ fn on_a_switch(config: SwitchConfig) -> ([Side; 2], SwitchId) {
     let [a, b] = &mut sides;
     Side::connect_pair(a, b);
     (sides, switch)
+}
+
+#[test]
+fn a_cable_between_two_functions_is_no_cable_of_a_switch() {
+    let sim = Sim::new(SimConfig::seeded(7));
+    let sides = [0, 1].map(|side| Side::new(&sim, side, 6));
+    let ends = sides
+        .each_ref()
+        .map(|side| Connector::Function(&side.bench.function));
+    let refused = Err(NotConnected::Port);
+    assert_eq!(sim.connect_switch(ends, LinkFaults::NONE), refused);
+    sim.add_switch(SwitchConfig::default()).unwrap();
+    assert_eq!(sim.connect_switch(ends, LinkFaults::NONE), refused);
 }
 
 #[test]
