@@ -56,14 +56,9 @@ impl FromStr for Neighbour {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not like 192.0.2.2=02:00:5e:10:00:02");
         let (address, mac) = text.split_once('=').ok_or_else(wrong)?;
-        let bytes: Vec<u8> = mac
-            .split(':')
-            .map(|byte| u8::from_str_radix(byte, 16))
-            .collect::<Result<_, _>>()
-            .map_err(|_| wrong())?;
         Ok(Self {
             address: address.parse().map_err(|_| wrong())?,
-            mac: bytes.try_into().map_err(|_| wrong())?,
+            mac: driver::mac_of(mac).ok_or_else(wrong)?,
         })
     }
 }
@@ -375,4 +370,24 @@ pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
 /// Returns the time that is `PATIENCE` after now.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + PATIENCE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_has_an_address_and_a_mac_of_six_times_two_digits() {
+        let neighbour: Neighbour = "192.0.2.2=02:00:5e:10:00:0F".parse().expect("a neighbour");
+        assert_eq!(neighbour.mac, [2, 0, 0x5e, 0x10, 0, 0xf]);
+        for wrong in [
+            "192.0.2.2",
+            "192.0.2=02:00:5e:10:00:02",
+            "192.0.2.2=2:0:5e:10:0:2",
+            "192.0.2.2=02:00:5e:10:00:+2",
+            "192.0.2.2=02:00:5e:10:00",
+        ] {
+            assert!(wrong.parse::<Neighbour>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::adapter::AdapterOptions;
 use crate::dialer::Dialer;
 use crate::listener::Listener;
 use crate::report::{Output, Report, Usage, counted};
-use crate::value::address;
+use crate::value::{address, hex};
 
 /// Default qualifier of a passive end: an IB service ID that no other service uses.
 const QUALIFIER: u64 = 0x1_0000_0001;
@@ -62,13 +62,12 @@ pub(crate) struct Target {
 /// Parses a decimal number, or a hexadecimal number after `0x`. Refuses 0.
 fn number(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => text.parse(),
+        Some(digits) => hex(digits),
+        None => text.parse().ok(),
     };
-    match parsed {
-        Ok(number) if number > 0 => Ok(number),
-        Ok(_) | Err(_) => Err(format!("{text:?} is no number from 1 to 2^64 - 1")),
-    }
+    parsed
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("{text:?} is no number from 1 to 2^64 - 1"))
 }
 
 #[derive(Serialize)]

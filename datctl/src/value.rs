@@ -21,6 +21,14 @@ pub(crate) fn within<N: FromStr + PartialOrd + Display + Clone>(
     }
 }
 
+/// Parses a number of hexadecimal digits, without a sign.
+pub(crate) fn hex<N: TryFrom<u64>>(digits: &str) -> Option<N> {
+    // `from_str_radix` would accept a sign.
+    let has_sign = digits.starts_with('+');
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    N::try_from(number).ok().filter(|_| !has_sign)
+}
+
 /// Parses the address of an adapter or a peer.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| match text.split_once('%') {
@@ -47,6 +55,14 @@ mod tests {
         let scoped = address("fe80::1%eth0").expect_err("a scope");
         assert!(scoped.ends_with("does not need: fe80::1"), "{scoped}");
         assert!(address("1.2.3").is_err() && socket("127.0.0.1").is_err());
+    }
+
+    #[test]
+    fn a_number_of_hexadecimal_digits_has_no_sign() {
+        assert_eq!(hex::<u32>("fFFFffff"), Some(u32::MAX));
+        for wrong in ["", "+5", "-5", "0x5", "g", "100000000"] {
+            assert_eq!(hex::<u32>(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

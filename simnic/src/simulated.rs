@@ -173,6 +173,8 @@ fn function_fault(what: &str, when: &str) -> Result<FunctionFault, String> {
 
 fn byte(text: &str) -> Option<u8> {
     match text.strip_prefix("0x") {
+        // `from_str_radix` would accept a sign.
+        Some(hex) if hex.starts_with('+') => None,
         Some(hex) => u8::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     }

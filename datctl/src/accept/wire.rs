@@ -159,8 +159,10 @@ impl Said {
 
 /// Parses hex digits as bytes; `None` if their number is odd, or a character is no digit.
 pub(crate) fn bytes(digits: &str) -> Option<Vec<u8>> {
-    let even = digits.len().is_multiple_of(2) && digits.is_ascii();
-    even.then(|| {
+    // `from_str_radix` would accept a sign as the first of two characters.
+    let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let even = digits.len().is_multiple_of(2);
+    (is_hex && even).then(|| {
         (0..digits.len())
             .step_by(2)
             .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok())
@@ -181,6 +183,14 @@ mod tests {
                 .map(|&(name, text)| (name, text.to_owned()))
                 .collect(),
         )
+    }
+
+    #[test]
+    fn bytes_have_two_hex_digits_each() {
+        assert_eq!(bytes("00fFa1"), Some(vec![0, 0xff, 0xa1]));
+        for wrong in ["0", "0g", "+f", "\u{e9}"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
     }
 
     /// Returns a datagram of 256 bytes, as hex digits.

@@ -47,11 +47,12 @@ pub(crate) struct Options {
 }
 
 /// Parses a decimal number, or a hexadecimal number after `0x`.
-fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => text.parse(),
-    }
+fn number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => crate::value::hex(digits),
+        None => text.parse().ok(),
+    };
+    number.ok_or_else(|| format!("{text:?} is no number from 0 to 2^32 - 1"))
 }
 
 /// The output of the command.

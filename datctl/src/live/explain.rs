@@ -46,7 +46,7 @@ struct Meaning {
 /// Parses a decimal number, or a hexadecimal number after `0x`. A negative number is a signed number of 32 bits.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        Some(digits) => crate::value::hex(digits),
         None => text
             .parse()
             .or_else(|_| text.parse::<i32>().map(i32::cast_unsigned))
