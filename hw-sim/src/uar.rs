@@ -40,8 +40,14 @@ impl Nic {
         match (register, length) {
             (EQ_ARM, 4) => self.eq_doorbell(env, page, word, true),
             (EQ_UPDATE, 4) => self.eq_doorbell(env, page, word, false),
-            (CQ_ARM, 8) => self.cq_arm_doorbell(env, page, value),
-            (_, 8) if is_send_register(register) => self.send_doorbell(env, page, value),
+            (CQ_ARM, 8) => {
+                self.forget_half(page, register);
+                self.cq_arm_doorbell(env, page, value);
+            }
+            (_, 8) if is_send_register(register) => {
+                self.forget_half(page, register);
+                self.send_doorbell(env, page, value);
+            }
             (CQ_ARM, 4) => {
                 self.halves.insert((page, register), [a, b, c, d]);
             }
@@ -77,6 +83,13 @@ impl Nic {
     fn takes_whole_wqes(&self) -> bool {
         let caps = &self.caps.general;
         caps.bf() || caps.log_max_uctx() > 0
+    }
+
+    /// Forgets a first half without a second one, because a whole doorbell of its register has followed.
+    fn forget_half(&mut self, page: u32, register: u32) {
+        if !self.halves.is_empty() {
+            self.halves.remove(&(page, register));
+        }
     }
 
     fn is_doorbell(&self, register: u32) -> bool {

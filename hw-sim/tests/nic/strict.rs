@@ -763,6 +763,19 @@ fn an_eight_byte_doorbell_may_come_in_two_halves_low_address_first() {
 }
 
 #[test]
+fn a_whole_doorbell_leaves_no_first_half_of_an_earlier_one() {
+    let (mut bench, resources) = usable();
+    let cq = bench.cq(&resources, 4);
+    let arm = u64::from(resources.uar) << 12 | 0x20;
+    bench.write32(arm, 0);
+    bench.write64(arm, u64::from(cq.number));
+    assert!(bench.driver_bugs().is_empty());
+    bench.write32(arm + 4, cq.number);
+    let bugs = bench.driver_bugs();
+    assert_eq!(bugs.len(), 1, "a second half alone: {bugs:#?}");
+}
+
+#[test]
 fn gen_eqe_writes_the_given_entry() {
     let (mut bench, mut resources) = usable();
     bench.drain_eq(&mut resources.eq);
