@@ -149,6 +149,19 @@ fn a_high_half_written_last_is_reported_at_the_doorbell() {
 }
 
 #[test]
+fn the_report_of_a_lost_command_doorbell_has_no_address() {
+    let report = |high, low| {
+        let (mut segment, bar) = segment();
+        write(&mut segment, &bar, 0x14, low);
+        write(&mut segment, &bar, 0x10, high);
+        write(&mut segment, &bar, 0x18, 1)
+    };
+    let told = report(7, 0xab0f_e000);
+    assert!(matches!(told, RegisterEffect::Bug(_)), "{told:?}");
+    assert_eq!(told, report(5, 0x1000));
+}
+
+#[test]
 fn changing_nic_interface_keeps_the_address() {
     let (mut segment, bar) = segment();
     write(&mut segment, &bar, 0x14, 0x1000);
