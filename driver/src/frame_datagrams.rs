@@ -15,6 +15,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
 
+use crate::clock::monotonic_now;
 use crate::frame_ring::FRAME_BYTES;
 use crate::socket_path::{PathClaim, TakenPath};
 
@@ -56,21 +57,21 @@ impl FrameDatagrams {
             return Err(Errno::EMSGSIZE.into());
         }
         let fd = self.socket.as_fd().as_raw_fd();
-        let mut flags = MsgFlags::MSG_NOSIGNAL;
-        if patience.is_zero() {
-            flags |= MsgFlags::MSG_DONTWAIT;
-        } else {
-            self.socket.set_write_timeout(Some(patience))?;
-        }
-        loop {
-            match sendto(fd, frame, &self.there, flags) {
-                Ok(_) => return Ok(true),
-                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ECONNREFUSED | Errno::ENOENT) => {
-                    return Ok(false);
-                }
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
+        let begin = monotonic_now();
+        let elapsed = || monotonic_now().since(begin);
+        let sent = uninterrupted(patience, elapsed, |left| {
+            let mut flags = MsgFlags::MSG_NOSIGNAL;
+            if left.is_zero() {
+                flags |= MsgFlags::MSG_DONTWAIT;
+            } else {
+                self.socket.set_write_timeout(Some(left))?;
             }
+            Ok(sendto(fd, frame, &self.there, flags))
+        });
+        match sent? {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ECONNREFUSED | Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -109,8 +110,26 @@ impl FrameDatagrams {
     }
 }
 
+/// Repeats a system call that signals interrupt. `call` gets the part of `patience` that is left; `elapsed` is the time
+/// since the first call.
+fn uninterrupted<T>(
+    patience: Duration,
+    elapsed: impl Fn() -> Duration,
+    mut call: impl FnMut(Duration) -> io::Result<nix::Result<T>>,
+) -> io::Result<nix::Result<T>> {
+    let mut left = patience;
+    loop {
+        match call(left)? {
+            Err(Errno::EINTR) => left = patience.saturating_sub(elapsed()),
+            done => return Ok(done),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const NOW: Duration = Duration::ZERO;
@@ -138,6 +157,27 @@ mod tests {
         });
         drop(other);
         assert!(!one.send_within(b"too late", NOW).unwrap());
+    }
+
+    #[test]
+    fn signals_do_not_prolong_the_wait_for_space() {
+        let second = Duration::from_secs(1);
+        let (now, mut waits) = (Cell::new(Duration::ZERO), Vec::new());
+        let done = uninterrupted(
+            5 * second / 2,
+            || now.get(),
+            |left| {
+                waits.push(left);
+                now.set(now.get() + second);
+                Ok(if left.is_zero() {
+                    Err(Errno::EAGAIN)
+                } else {
+                    Err::<(), _>(Errno::EINTR)
+                })
+            },
+        );
+        assert_eq!(done.unwrap(), Err(Errno::EAGAIN));
+        assert_eq!(waits, [5 * second / 2, 3 * second / 2, second / 2, NOW]);
     }
 
     #[test]
