@@ -30,6 +30,20 @@ fn a_zone_is_freed_when_nothing_is_in_it() {
 }
 
 #[test]
+fn an_empty_slice_may_lie_at_the_end_of_a_region_that_ends_at_2_to_the_64() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let last = (u64::MAX - 63, 64);
+    let region = a.ia.lmr_create(last, a.pz, MemPrivFlags::LOCAL_READ);
+    let region = region.expect("an LMR").lmr;
+    let end = a.ia.lmr_slice(region, 64, 0).expect("inside");
+    assert!(end.is_empty());
+    let whole = a.ia.lmr_slice(region, 0, 64).expect("inside");
+    assert_eq!(whole.part(64, 0), Some(end));
+    assert_eq!(whole.part(64, 1), None);
+}
+
+#[test]
 fn a_region_tells_its_names_and_has_a_remote_one_only_when_asked() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});

@@ -348,7 +348,8 @@ impl<P: Provider> Ia<P> {
             .because("a slice holds at most 2^31 - 1 bytes")
             .over(bytes, MAX_SEGMENT_BYTES);
         Ok(LmrSlice {
-            address: lmr.created.address + offset,
+            // An empty slice at the end of a region that ends at 2^64 wraps to 0.
+            address: lmr.created.address.wrapping_add(offset),
             stamp: self.regions.table().stamp,
             lmr_context: lmr.created.lmr_context,
             bytes: u32::try_from(bytes)

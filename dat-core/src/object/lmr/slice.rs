@@ -62,11 +62,12 @@ impl LmrSlice {
         if offset > all || bytes > all - offset {
             return None;
         }
-        // CAST: `bytes` is at most `self.bytes`, a `u32`. The sum of address and offset stays inside the LMR.
+        // CAST: `bytes` is at most `self.bytes`, a `u32`. The sum of address and offset stays inside the LMR, or wraps
+        // to 0 at the end of an LMR that ends at 2^64.
         #[expect(clippy::cast_possible_truncation, reason = "not more than a u32")]
         let bytes = bytes as u32;
         Some(Self {
-            address: self.address + offset,
+            address: self.address.wrapping_add(offset),
             bytes,
             ..*self
         })
