@@ -164,11 +164,11 @@ impl Pages {
         let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
-        // The firmware accepts no page at address 0 (mlx5_core refuses to give it), so such a page is never given.
+        // The firmware accepts no page at address 0 (mlx5_core refuses to give it), and the arena has none there.
+        assert_ne!(first, 0, "I/O addresses begin at 1");
         let free = (0..bytes)
             .step_by(PAGE_BYTES)
             .map(|offset| first + offset as u64)
-            .filter(|page| *page != 0)
             .rev()
             .collect();
         self.chunks.insert(first, Chunk { memory, free });
