@@ -29,6 +29,7 @@ mod cyclic;
 mod device;
 mod dma;
 mod dma_ring;
+mod dma_window;
 #[cfg(test)]
 mod double;
 mod error;

@@ -1,8 +1,10 @@
 //! Mappings: placement of shared memory in the address space, and its removal.
 //!
-//! A memfd is memory of this process that other processes can map too. To place it at an address with a given
-//! remainder, this module reserves enough address space to contain such an address, maps the memory there, and unmaps
-//! the rest on both sides. The memfd is sealed against changes of its size, because a page that disappears under a
+//! A memfd is memory of this process that other processes can map too. It is placed in the window of DMA memory
+//! ([`dma_window`](crate::dma_window)), so that another process can map it at the same address.
+//! If the kernel refuses all proposed addresses of the window, this module reserves enough
+//! address space anywhere to contain an address with the wanted remainder, maps the memory there, and unmaps the rest
+//! on both sides. The memfd is sealed against changes of its size, because a page that disappears under a
 //! mapping kills the process that touches it. So neither this process nor one that receives the descriptor can shrink
 //! the memory of the other. A file of another process is mapped only if it is sealed against shrinking. A mapping is
 //! removed when it drops. Foreign memory has an owner, who promised that the memory outlives the mapping.
@@ -25,11 +27,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
+use crate::dma_window;
 use crate::error::MemoryError;
 use crate::extents::Open;
 use crate::guard::Guard;
 use crate::page::PageSize;
 use crate::page::page_bytes;
+
+/// Number of addresses of the window that are tried for a mapping.
+const WINDOW_TRIES: usize = 32;
 
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
@@ -117,6 +123,17 @@ impl Mapping {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(failed("fcntl(F_ADD_SEALS)"))?;
 
+        if let Some(base) = place_in_window(mapped, modulus, remainder, &file) {
+            let mapping = Self {
+                base,
+                own: Some(Own::of_this_process(mapped)),
+                file: Some(file),
+                open: None,
+                guard: None,
+            };
+            mapping.keep_from_children().map_err(failed("madvise"))?;
+            return Ok(mapping);
+        }
         let reservation = reserve(reserved).map_err(failed("mmap"))?;
         let head = remainder.wrapping_sub(reservation.addr().get()) & (modulus - 1);
         // SAFETY: `head < modulus`, and `mapped + modulus` bytes are reserved.
@@ -140,10 +157,15 @@ impl Mapping {
         let end = unsafe { base.add(mapped.get()) };
         // SAFETY: the reservation's bytes after the placed memory: `modulus` less the head.
         unsafe { unmap(end, modulus - head) };
-        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
-        unsafe { madvise(base.cast(), mapped.get(), MmapAdvise::MADV_DONTFORK) }
-            .map_err(failed("madvise"))?;
+        mapping.keep_from_children().map_err(failed("madvise"))?;
         Ok(mapping)
+    }
+
+    /// Removes the mapping from children of a later `fork`.
+    fn keep_from_children(&self) -> Result<(), Errno> {
+        let Some(own) = self.own else { return Ok(()) };
+        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
+        unsafe { madvise(self.base.cast(), own.bytes.get(), MmapAdvise::MADV_DONTFORK) }
     }
 
     /// Closes the file; the memory stays mapped. No other process can map it any more.
@@ -212,9 +234,7 @@ impl Mapping {
             open: None,
             guard: None,
         };
-        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
-        unsafe { madvise(base.cast(), bytes, MmapAdvise::MADV_DONTFORK) }
-            .map_err(failed("madvise"))?;
+        mapping.keep_from_children().map_err(failed("madvise"))?;
         Ok(mapping)
     }
 
@@ -255,9 +275,7 @@ impl Mapping {
             // SAFETY: the range replaced is a part of the anonymous mapping, which no other code knows.
             unsafe { place(at, area_bytes, device, file_offset) }.map_err(failed("mmap"))?;
         }
-        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
-        unsafe { madvise(mapping.base.cast(), mapped.get(), MmapAdvise::MADV_DONTFORK) }
-            .map_err(failed("madvise"))?;
+        mapping.keep_from_children().map_err(failed("madvise"))?;
         Ok(mapping)
     }
 
@@ -312,6 +330,44 @@ fn reserve(bytes: NonZeroUsize) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
     let reservation = unsafe { mmap_anonymous(None, bytes, ProtFlags::PROT_NONE, flags) }?;
     Ok(reservation.cast())
+}
+
+/// Maps a file in the window of DMA memory, at an address that is `remainder` modulo `modulus`. `None` if the kernel
+/// has refused the proposed addresses.
+fn place_in_window(
+    bytes: NonZeroUsize,
+    modulus: usize,
+    remainder: usize,
+    file: &File,
+) -> Option<NonNull<u8>> {
+    for _ in 0..WINDOW_TRIES {
+        let at = dma_window::propose(bytes.get(), modulus, remainder)?;
+        match place_free(NonZeroUsize::new(at)?, bytes, file) {
+            Ok(base) => return Some(base),
+            Err(Errno::EEXIST) => {}
+            // Processors with fewer address bits do not have the window.
+            Err(errno) => {
+                tracing::debug!("mmap of {bytes:#x} bytes at {at:#x}: {errno}");
+                return None;
+            }
+        }
+    }
+    None
+}
+
+/// Maps the start of a file at exactly `at`, if nothing is mapped there; otherwise the error is `EEXIST`.
+fn place_free(at: NonZeroUsize, bytes: NonZeroUsize, file: &File) -> Result<NonNull<u8>, Errno> {
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
+    // SAFETY: the flag has the kernel refuse to replace a mapping.
+    let base = unsafe { mmap(Some(at), bytes, access, flags, file, 0) }?.cast();
+    if base.addr() == at {
+        return Ok(base);
+    }
+    // Linux before 4.17 does not know the flag, and chooses another address if this one is in use.
+    // SAFETY: the range was just mapped, and no other code knows it.
+    unsafe { unmap(base, bytes.get()) };
+    Err(Errno::EEXIST)
 }
 
 /// Maps a file at exactly `base`, replacing the previous mapping.

@@ -466,6 +466,23 @@ mod tests {
         }
     }
 
+    /// Another process maps DMA memory at the same address, which must be free there.
+    #[test]
+    fn memory_lies_in_the_window_of_dma_memory_or_elsewhere_if_that_has_no_such_address() {
+        let window = 0x2000_0000_0000..0x3000_0000_0000;
+        for pages in 1..4 {
+            let memory = SharedMemory::anonymous(pages << 12).unwrap();
+            assert!(window.contains(&memory.address()), "{memory:?}");
+            memory.fill(0, memory.len(), 0x11);
+        }
+        // The window has no address with this remainder.
+        let (modulus, remainder) = (1 << 45, 0x1800_0000_1000);
+        let memory = SharedMemory::congruent(4096, modulus, remainder, PageSize::Base).unwrap();
+        assert_eq!(memory.address() % modulus, remainder);
+        assert!(!window.contains(&memory.address()), "{memory:?}");
+        memory.fill(0, 4096, 0x11);
+    }
+
     #[test]
     fn clones_share_and_the_last_one_unmaps() {
         let memory = SharedMemory::anonymous(4096).unwrap();

@@ -1,0 +1,82 @@
+//! Virtual addresses of DMA memory.
+//!
+//! Virtual addresses of DMA memory are in memory keys and in work requests, so a process that takes a function over
+//! maps the memory where the previous process had it. Those addresses must be free in the new process. So DMA memory
+//! has a window of its own. With 47 or more address bits the kernel puts position-independent programs, libraries,
+//! stacks and ordinary mappings above the window, and other programs below it. A process begins at a random address in
+//! the window and goes upwards, so that the memory of two processes seldom overlaps.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// First address of the window.
+const FIRST: u64 = 0x2000_0000_0000;
+/// End of the window.
+const END: u64 = 0x3000_0000_0000;
+
+/// Address after the range that was proposed last; 0 before the first one.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Proposes an address for `bytes` bytes that is `remainder` modulo `modulus`, a power of two. Each call proposes
+/// another range, until all of the window was proposed. `None` if the window has no such address.
+pub(crate) fn propose(bytes: usize, modulus: usize, remainder: usize) -> Option<usize> {
+    let mut proposed = None;
+    // The closure always returns a value if an address was found.
+    let _previous = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+        let from = if next == 0 { random_start() } else { next };
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let (bytes, modulus, remainder) = (bytes as u64, modulus as u64, remainder as u64);
+        proposed = place(from, bytes, modulus, remainder);
+        proposed.map(|at| at + bytes)
+    });
+    usize::try_from(proposed?).ok()
+}
+
+/// Returns a random multiple of 1 GiB in the window.
+fn random_start() -> u64 {
+    const GIB: u64 = 1 << 30;
+    let random = RandomState::new().hash_one(std::process::id());
+    FIRST + random % ((END - FIRST) / GIB) * GIB
+}
+
+/// Returns the lowest address from `from` on that has the remainder and room for the bytes, or else the lowest one of
+/// the window.
+fn place(from: u64, bytes: u64, modulus: u64, remainder: u64) -> Option<u64> {
+    [from, FIRST].into_iter().find_map(|from| {
+        let at = from.checked_add(remainder.wrapping_sub(from) & (modulus - 1))?;
+        let end = at.checked_add(bytes)?;
+        (at >= FIRST && end <= END).then_some(at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proposed_addresses_are_congruent_and_go_upwards() {
+        assert_eq!(place(FIRST + 1, 4096, 4096, 0), Some(FIRST + 4096));
+        assert_eq!(place(FIRST + 4096, 8192, 1 << 30, 8192), Some(FIRST + 8192));
+        assert_eq!(
+            place(FIRST + 16384, 8192, 1 << 30, 8192),
+            Some(FIRST + (1 << 30) + 8192)
+        );
+    }
+
+    #[test]
+    fn the_end_of_the_window_is_followed_by_its_start() {
+        assert_eq!(place(END - 4096, 4096, 4096, 0), Some(END - 4096));
+        assert_eq!(place(END - 4096, 8192, 4096, 0), Some(FIRST));
+        assert_eq!(place(END, 4096, 1 << 30, 4096), Some(FIRST + 4096));
+        assert_eq!(place(FIRST, END - FIRST + 4096, 4096, 0), None);
+        assert_eq!(place(FIRST, u64::MAX, 4096, 0), None);
+    }
+
+    #[test]
+    fn a_process_begins_inside_the_window() {
+        for _ in 0..100 {
+            let start = random_start();
+            assert!((FIRST..END).contains(&start), "{start:#x}");
+        }
+    }
+}
