@@ -68,6 +68,15 @@ impl Backend {
         }
     }
 
+    /// Leaves the function to another process: dropping this backend has no effect on the function any more.
+    pub(crate) fn part(&self) {
+        match self {
+            Self::InProcess(_) => {}
+            Self::VfioUser(client) => client.part(),
+            Self::Vfio(vfio) => vfio.part(),
+        }
+    }
+
     /// Returns the ranges of I/O addresses that can be mapped.
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         match self {

@@ -90,14 +90,23 @@ pub struct Bar {
     index: u8,
     memory: SharedMemory,
     listener: Option<Listener>,
+    /// Counted by the function, which is parked only if it has no BARs.
+    _counted: Arc<()>,
 }
 
 impl Bar {
-    pub(crate) const fn new(index: u8, memory: SharedMemory, listener: Option<Listener>) -> Self {
+    /// Makes a BAR. All its clones and blocks have a clone of `counted`.
+    pub(crate) const fn new(
+        index: u8,
+        memory: SharedMemory,
+        listener: Option<Listener>,
+        counted: Arc<()>,
+    ) -> Self {
         Self {
             index,
             memory,
             listener,
+            _counted: counted,
         }
     }
 

@@ -11,12 +11,15 @@
 //! I/O address space are stopped and the memory is leaked, because a device may still write it. Before dropping a
 //! buffer, its owner stops the queue that used it and waits for the device's answer.
 //!
+//! An arena can be made again in another process that takes the function over, from a snapshot ([`parking`]).
+//!
 //! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing until it
 //! is used; but huge pages are populated at once, because touching a missing one later would raise SIGBUS. Recycled
 //! bytes are cleared when they are allocated again.
 
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{DmaError, MemoryError};
 use crate::function::Function;
@@ -44,6 +47,16 @@ struct ChunkState {
     free: IovaAllocator,
     /// End offset of the highest range allocated so far, in bytes. Bytes below this offset may be nonzero.
     used_below: usize,
+    /// Ranges in use, by offset.
+    leases: BTreeMap<usize, LeaseState>,
+}
+
+/// A range of a chunk that is in use.
+#[derive(Clone, Copy)]
+struct LeaseState {
+    bytes: usize,
+    /// True if the range was in use in a previous process, and has no owner in this one yet.
+    unclaimed: bool,
 }
 
 /// A piece of memory that is one mapping in the function's I/O address space.
@@ -82,15 +95,25 @@ impl Chunk {
                 return Err(error);
             }
         };
-        // CAST: usize has at most 64 bits on every target Rust has.
-        let len = bytes as u64;
         Ok(Self {
             mapped: Mapped::new(space, memory, iova)?,
             state: Mutex::new(ChunkState {
-                free: IovaAllocator::new(std::slice::from_ref(&(len..=2 * len - 1))),
+                free: Self::all_free(bytes),
                 used_below: 0,
+                leases: BTreeMap::new(),
             }),
         })
+    }
+
+    /// Makes the allocator of a chunk's bytes, all of which are free.
+    fn all_free(bytes: usize) -> IovaAllocator {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let len = bytes as u64;
+        IovaAllocator::new(std::slice::from_ref(&(len..=2 * len - 1)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, ChunkState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Maps memory at a virtual address with this remainder modulo 1 GiB. If `huge`, the memory is on 2 MiB pages,
@@ -120,7 +143,7 @@ impl Chunk {
     /// Allocates `bytes` bytes, already rounded to lines, and zeroes them. `None` if no free range is long enough.
     fn take(self: &Arc<Self>, bytes: usize, align: usize) -> Option<Lease> {
         let len = self.mapped.memory().len();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         // The chunk is aligned to the next power of two of its size, at most 1 GiB. Offsets in `free` start at one
         // chunk length, which may be less aligned than `align`. So the request to the allocator has the remainder that
         // makes the address a multiple of `align`.
@@ -135,6 +158,8 @@ impl Chunk {
         let offset = usize::try_from(at).expect("an offset within a chunk") - len;
         let dirty = state.used_below.saturating_sub(offset).min(bytes);
         state.used_below = state.used_below.max(offset + bytes);
+        let unclaimed = false;
+        state.leases.insert(offset, LeaseState { bytes, unclaimed });
         drop(state);
         self.mapped.memory().fill(offset, dirty, 0);
         Some(Lease {
@@ -157,11 +182,8 @@ pub(crate) struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let len = self.chunk.mapped.memory().len();
-        let mut state = self
-            .chunk
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.chunk.state();
+        state.leases.remove(&self.offset);
         state
             .free
             .free((self.offset + len) as u64, self.bytes as u64);
@@ -172,6 +194,10 @@ struct ArenaInner {
     function: Function,
     chunk_bytes: usize,
     chunks: Mutex<Vec<Arc<Chunk>>>,
+    /// Chunks that belong to one buffer each.
+    dedicated: Mutex<Vec<Weak<Chunk>>>,
+    /// Chunks of single buffers of a previous process that were not claimed yet.
+    unclaimed: Mutex<Vec<Arc<Chunk>>>,
     /// Memory that the device may still write; see [`WeakArena::keep`].
     kept: Mutex<Vec<Box<dyn Send>>>,
 }
@@ -237,6 +263,8 @@ impl DmaArena {
                 function: function.clone(),
                 chunk_bytes,
                 chunks: Mutex::new(Vec::new()),
+                dedicated: Mutex::new(Vec::new()),
+                unclaimed: Mutex::new(Vec::new()),
                 kept: Mutex::new(Vec::new()),
             }),
         })
@@ -307,9 +335,21 @@ impl DmaArena {
     /// Allocates a chunk for this request alone. The chunk is freed with the buffer.
     fn dedicated(&self, bytes: usize, align: usize) -> Result<Lease, DmaError> {
         let chunk = Arc::new(Chunk::new(&self.inner.function, bytes.max(align))?);
+        let mut dedicated = self.inner.dedicated();
+        dedicated.retain(|chunk| chunk.strong_count() > 0);
+        dedicated.push(Arc::downgrade(&chunk));
+        drop(dedicated);
         chunk
             .take(bytes, align)
             .ok_or(DmaError::Request { bytes, align })
+    }
+}
+
+impl ArenaInner {
+    fn dedicated(&self) -> MutexGuard<'_, Vec<Weak<Chunk>>> {
+        self.dedicated
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -535,6 +575,7 @@ impl DmaMemory {
     }
 }
 
+mod parking;
 mod pool;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 //! failure that only a bug of this crate can cause has no error here: the code that detects it panics.
 
 mod errno;
+mod handover;
 mod memory;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 pub(crate) use self::errno::ErrnoText;
+pub use self::handover::{ArenaError, ClaimError, ParkError, ResumeError};
 pub use self::memory::MemoryError;
 use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;

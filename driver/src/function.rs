@@ -7,6 +7,8 @@
 //! The function has an I/O address space ([`Space`]), its own or a shared one. All mappings (of the arena, of lent
 //! memory) take their addresses from this space, so that they do not collide.
 //!
+//! A function can outlive its process ([`Function::park`], [`Function::resume`]).
+//!
 //! [`Device`] is the device's side of the in-process backend and of a vfio-user server, implemented by a device
 //! model. The model gets the same as a device: configuration cycles, register writes, resets, and the memory that the
 //! IOMMU lets the device reach.
@@ -37,6 +39,10 @@ struct Inner {
     notices: Notices,
     /// Interrupts that are enabled, in vector order; empty until `enable_interrupts`.
     interrupts: Mutex<Vec<Interrupt>>,
+    /// Every reference to a BAR has a clone.
+    bars: Arc<()>,
+    /// True once the function was handed over to another process.
+    is_parked: bool,
 }
 
 /// A PCI function. Clones share it.
@@ -227,6 +233,8 @@ impl Function {
                 space,
                 notices,
                 interrupts: Mutex::new(Vec::new()),
+                bars: Arc::new(()),
+                is_parked: false,
             }),
         })
     }
@@ -379,6 +387,7 @@ impl Function {
     /// [`FunctionError::NoBar`]: the function has no BAR of this number. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the BAR could not be mapped.
     pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
+        let counted = Arc::clone(&self.inner.bars);
         match &self.inner.backend {
             Backend::InProcess(device) => {
                 let memory = device.bar(index).ok_or_else(|| FunctionError::NoBar {
@@ -389,6 +398,7 @@ impl Function {
                     index,
                     memory,
                     Some(Listener::Device(Arc::clone(device))),
+                    counted,
                 ))
             }
             Backend::VfioUser(client) => self.remote_bar(client, index),
@@ -399,7 +409,7 @@ impl Function {
                     index,
                 })?;
                 let Some(window) = window else {
-                    return Ok(Bar::new(index, memory, None));
+                    return Ok(Bar::new(index, memory, None, counted));
                 };
                 let shadow = SharedMemory::of_this_process(memory.len()).map_err(|error| {
                     Box::new(VfioError::Map {
@@ -409,7 +419,7 @@ impl Function {
                     })
                 })?;
                 let listener = Listener::Window(window, shadow);
-                Ok(Bar::new(index, memory, Some(listener)))
+                Ok(Bar::new(index, memory, Some(listener), counted))
             }
         }
     }
@@ -438,7 +448,8 @@ impl Function {
             })
             .map_err(self.remote())?;
         let listener = Listener::Remote(Arc::clone(client));
-        Ok(Bar::new(index, memory, Some(listener)))
+        let counted = Arc::clone(&self.inner.bars);
+        Ok(Bar::new(index, memory, Some(listener), counted))
     }
 
     /// Returns the number of MSI-X vectors of the function.
@@ -552,7 +563,7 @@ impl Function {
                 len: memory.len(),
             });
         }
-        self.inner.space.map(iova, memory, offset, bytes)
+        self.inner.space.map(iova, memory, offset, bytes, false)
     }
 
     /// Unmaps exactly one mapping, from every function of the I/O address space.
@@ -567,6 +578,9 @@ impl Function {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.is_parked {
+            return;
+        }
         match &self.backend {
             // A model outlives its driver, and must not keep the driver's eventfds open.
             Backend::InProcess(device) => {
@@ -585,6 +599,8 @@ impl std::fmt::Debug for Function {
         write!(f, "Function({})", self.name())
     }
 }
+
+mod parking;
 
 #[cfg(test)]
 mod tests {

@@ -45,10 +45,7 @@ impl Interrupt {
     /// The eventfd is made nonblocking, but the other process shares that flag and may clear it. So the signaller's
     /// thread signals the eventfd.
     pub(crate) fn imported(fd: OwnedFd, signaller: &EventSignaller) -> io::Result<Self> {
-        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-        if kind.as_os_str() != "anon_inode:[eventfd]" {
-            return Err(Errno::EINVAL.into());
-        }
+        check_eventfd(&fd)?;
         let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
         fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
         // SAFETY: the kernel just confirmed that it is an eventfd.
@@ -56,6 +53,24 @@ impl Interrupt {
         Ok(Self {
             event: Arc::new(event),
             queue: Some(Arc::clone(signaller.queue())),
+        })
+    }
+
+    /// Takes over an eventfd that another process has made as [`new`](Self::new) does. Its count stays.
+    ///
+    /// # Errors
+    /// It is no eventfd, or a read of it would wait.
+    pub(crate) fn adopted(fd: OwnedFd) -> io::Result<Self> {
+        check_eventfd(&fd)?;
+        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+        if !flags.contains(OFlag::O_NONBLOCK) {
+            return Err(io::Error::other("a read of the eventfd would wait"));
+        }
+        // SAFETY: the kernel just confirmed that it is an eventfd.
+        let event = unsafe { EventFd::from_owned_fd(fd) };
+        Ok(Self {
+            event: Arc::new(event),
+            queue: None,
         })
     }
 
@@ -106,6 +121,16 @@ impl Interrupt {
     }
 }
 
+/// Checks that a descriptor is an eventfd.
+fn check_eventfd(fd: &OwnedFd) -> io::Result<()> {
+    let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    if kind.as_os_str() == "anon_inode:[eventfd]" {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL.into())
+    }
+}
+
 /// Eventfds, like those of vectors, on which the system reports events of a device that the device itself cannot
 /// report. An eventfd is `None` if the backend does not report its event.
 #[derive(Clone, Debug, Default)]
@@ -142,6 +167,19 @@ mod tests {
         assert!(interrupt.is_pending(), "looking is not taking");
         assert_eq!(interrupt.take(), 2);
         assert_eq!(interrupt.take(), 0);
+    }
+
+    #[test]
+    fn an_adopted_eventfd_has_its_count_and_any_other_descriptor_is_refused() {
+        let interrupt = Interrupt::new().unwrap();
+        interrupt.signal();
+        let adopted = interrupt.as_fd().try_clone_to_owned().unwrap();
+        let adopted = Interrupt::adopted(adopted).unwrap();
+        assert_eq!((adopted.take(), interrupt.take()), (1, 0));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(Interrupt::adopted(file.into()).is_err());
+        let waiting = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();
+        assert!(Interrupt::adopted(waiting.into()).is_err());
     }
 
     #[test]

@@ -114,6 +114,65 @@ impl IovaAllocator {
         Ok(at)
     }
 
+    /// Allocates exactly the `bytes` addresses from `start` on. Returns false, and changes nothing, if there are none or
+    /// if one of them is not free.
+    #[must_use]
+    pub(crate) fn take(&mut self, start: u64, bytes: u64) -> bool {
+        let last = bytes
+            .checked_sub(1)
+            .and_then(|last| start.checked_add(last));
+        let found = self.free.range(..=start).next_back();
+        let (Some(last), Some((&from, &to))) = (last, found) else {
+            return false;
+        };
+        if last > to {
+            return false;
+        }
+        self.free.remove(&from);
+        if from < start {
+            self.free.insert(from, start - 1);
+        }
+        if last < to {
+            self.free.insert(last + 1, to);
+        }
+        true
+    }
+
+    /// Makes an allocator with exactly these free ranges, restricted to the allowed ranges, if there are any. `None` if
+    /// a list is not sorted, or has address 0 or ranges that overlap or touch, or if a free address is not allowed.
+    pub(crate) fn restored(
+        free: &[RangeInclusive<u64>],
+        allowed: Option<&[RangeInclusive<u64>]>,
+    ) -> Option<Self> {
+        let exactly = |ranges: &[RangeInclusive<u64>]| {
+            let made = Self::new(ranges);
+            made.free_ranges()
+                .eq(ranges.iter().cloned())
+                .then_some(made)
+        };
+        let mut restored = exactly(free)?;
+        if let Some(allowed) = allowed {
+            let allowed = exactly(allowed)?.free;
+            if common(&restored.free, &allowed) != restored.free {
+                return None;
+            }
+            restored.allowed = Some(allowed);
+        }
+        Some(restored)
+    }
+
+    /// Returns the ranges outside of which no address becomes free; `None`: no restriction.
+    pub(crate) fn allowed_ranges(&self) -> Option<Vec<RangeInclusive<u64>>> {
+        let allowed = self.allowed.as_ref()?;
+        Some(allowed.iter().map(|(&start, &last)| start..=last).collect())
+    }
+
+    /// Returns whether one of the addresses is free.
+    pub(crate) fn has_free(&self, range: &RangeInclusive<u64>) -> bool {
+        let below = self.free.range(..=*range.end()).next_back();
+        below.is_some_and(|(_, &last)| last >= *range.start())
+    }
+
     /// Frees `bytes` addresses from `start` on. Addresses that are not allowed any more do not become free.
     ///
     /// # Panics
@@ -286,6 +345,63 @@ mod tests {
             Ok(0x1_3000)
         );
         assert_eq!(allocator.alloc_congruent(0x1000, 0x1000, 0), Ok(0x1000));
+    }
+
+    #[test]
+    fn exactly_the_addresses_that_are_asked_for_are_taken() {
+        let mut allocator = IovaAllocator::new(&[0x1000..=0x4fff, 0x8000..=0xffff]);
+        assert!(allocator.take(0x2000, 0x1000));
+        for (start, bytes) in [
+            (0x2000, 0x1000),
+            (0x1000, 0x1001),
+            (0x2fff, 2),
+            (0x4000, 0x1001),
+            (0, 1),
+            (0x5000, 1),
+            (0x1000, 0),
+            (0x8000, u64::MAX),
+        ] {
+            assert!(!allocator.take(start, bytes), "{start:#x} {bytes:#x}");
+        }
+        let left = [0x1000..=0x1fff, 0x3000..=0x4fff, 0x8000..=0xffff];
+        assert_eq!(ranges(&allocator), left);
+        assert!(allocator.has_free(&(0x2fff..=0x3000)) && !allocator.has_free(&(0x2000..=0x2fff)));
+        allocator.free(0x2000, 0x1000);
+        assert!(allocator.take(0x1000, 0x4000));
+        assert_eq!(ranges(&allocator), [0x8000..=0xffff]);
+    }
+
+    #[test]
+    fn a_restored_allocator_is_the_one_whose_ranges_were_read() {
+        let mut before = IovaAllocator::new(&[0x1000..=0xffff]);
+        assert!(before.take(0x3000, 0x1000));
+        before.restrict(&[0x2000..=0x8fff]);
+        let free = ranges(&before);
+        let allowed = before.allowed_ranges();
+        let mut after = IovaAllocator::restored(&free, allowed.as_deref()).unwrap();
+        for allocator in [&mut before, &mut after] {
+            allocator.free(0x3000, 0x1000);
+            allocator.restrict(&[0x1000..=0x6fff]);
+        }
+        assert_eq!(ranges(&after), ranges(&before));
+        assert_eq!(after.allowed_ranges(), before.allowed_ranges());
+    }
+
+    #[test]
+    #[expect(clippy::reversed_empty_ranges, reason = "a range that makes no sense")]
+    fn ranges_that_no_allocator_has_are_not_restored() {
+        for free in [
+            vec![0..=5],
+            vec![1..=5, 6..=7],
+            vec![1..=5, 3..=9],
+            vec![8..=9, 1..=5],
+            vec![5..=4],
+        ] {
+            assert!(IovaAllocator::restored(&free, None).is_none(), "{free:?}");
+        }
+        assert!(IovaAllocator::restored(&[1..=9], Some(&[2..=9])).is_none());
+        assert!(IovaAllocator::restored(&[2..=9], Some(&[2..=9])).is_some());
+        assert!(IovaAllocator::restored(&[], Some(&[])).is_some());
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod clock;
 mod connecting;
 mod copy;
 mod cyclic;
+mod descriptors;
 mod device;
 mod dma;
 mod dma_ring;
@@ -62,6 +63,7 @@ mod rights;
 mod ring;
 mod ring_probe;
 mod signals;
+mod snapshot;
 mod socket_path;
 mod space;
 mod span;
@@ -76,7 +78,10 @@ pub use cyclic::Cyclic;
 pub use device::{Device, MessageMemory};
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, DmaPool, PoolBuilder, WeakArena};
 pub use dma_ring::{DmaBlock, DmaQueue, DmaRing, DmaWord};
-pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};
+pub use error::{
+    ArenaError, BarError, ClaimError, DmaError, FunctionError, IovaError, MemoryError, ParkError,
+    ReactorError, ResumeError,
+};
 pub use file::{File, Geometry};
 pub use frame_datagrams::FrameDatagrams;
 pub use frame_socket::{Arrived, FrameEnd, FrameListener, FrameSocket, Taken};
@@ -96,6 +101,11 @@ pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};
 pub use rights::{caller_variable, has_gained_rights};
 pub use ring_probe::RingProbe;
 pub use signals::HeldSignals;
+pub use snapshot::{
+    ArenaSnapshot, BackendSnapshot, ChunkSnapshot, DescriptorSnapshot, FunctionSnapshot,
+    LeaseSnapshot, MappingSnapshot, MemorySnapshot, NamedFd, PciIdentity, PoolSnapshot,
+    SpaceSnapshot, UnclaimedMemory, VfioSnapshot, VfioUserSnapshot,
+};
 pub use socket_path::{SocketPathError, TakenPath, listen_at, listen_privately};
 pub use space::DmaSpace;
 pub use vfio::{PciAddress, VfioError, VfioFds};

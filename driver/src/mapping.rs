@@ -1,8 +1,8 @@
 //! Mappings: placement of shared memory in the address space, and its removal.
 //!
 //! A memfd is memory of this process that other processes can map too. It is placed in the window of DMA memory
-//! ([`dma_window`](crate::dma_window)), so that another process can map it at the same address.
-//! If the kernel refuses all proposed addresses of the window, this module reserves enough
+//! ([`dma_window`](crate::dma_window)), so that the next process can map it at the same address
+//! ([`Mapping::adopted`]). If the kernel refuses all proposed addresses of the window, this module reserves enough
 //! address space anywhere to contain an address with the wanted remainder, maps the memory there, and unmaps the rest
 //! on both sides. The memfd is sealed against changes of its size, because a page that disappears under a
 //! mapping kills the process that touches it. So neither this process nor one that receives the descriptor can shrink
@@ -18,6 +18,7 @@
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,6 +37,12 @@ use crate::page::page_bytes;
 
 /// Number of addresses of the window that are tried for a mapping.
 const WINDOW_TRIES: usize = 32;
+/// Seals of each memfd: its size never changes, and no seal can be added.
+const SEALS: [SealFlag; 3] = [
+    SealFlag::F_SEAL_SHRINK,
+    SealFlag::F_SEAL_GROW,
+    SealFlag::F_SEAL_SEAL,
+];
 
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
@@ -120,7 +127,7 @@ impl Mapping {
         file.set_len(mapped.get() as u64)
             .map_err(|error| failed("ftruncate")(errno_of(&error)))?;
 
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        let seals = SEALS.into_iter().collect();
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(failed("fcntl(F_ADD_SEALS)"))?;
 
         if let Some(base) = place_in_window(mapped, modulus, remainder, &file) {
@@ -157,6 +164,62 @@ impl Mapping {
         let end = unsafe { base.add(mapped.get()) };
         // SAFETY: the reservation's bytes after the placed memory: `modulus` less the head.
         unsafe { unmap(end, modulus - head) };
+        mapping.keep_from_children().map_err(failed("madvise"))?;
+        Ok(mapping)
+    }
+
+    /// Maps a memfd of a previous process, all of its `bytes` bytes, at the address that it had there.
+    ///
+    /// # Errors
+    /// [`MemoryError::File`]: the file has another size, lacks a seal of [`memfd`](Self::memfd), or is of the hugetlb
+    /// pool and lacks pages, whose first use could end this process. [`MemoryError::System`]: a system call failed;
+    /// `EEXIST` of `mmap` if the address range is in use.
+    pub(crate) fn adopted(fd: OwnedFd, address: usize, bytes: usize) -> Result<Self, MemoryError> {
+        let mapped = NonZeroUsize::new(bytes).ok_or(MemoryError::Empty)?;
+        let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
+        let file = File::from(fd);
+        let found = fcntl(&file, FcntlArg::F_GET_SEALS).map_err(failed("fcntl(F_GET_SEALS)"))?;
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let wanted = bytes as u64;
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|error| failed("fstat")(errno_of(&error)))?;
+        let refused = |what| MemoryError::File {
+            bytes,
+            offset: 0,
+            len: metadata.len(),
+            what,
+        };
+        let found = SealFlag::from_bits_retain(found);
+        if !SEALS.into_iter().all(|seal| found.contains(seal)) {
+            return Err(refused("its size is not sealed"));
+        }
+        if metadata.len() != wanted {
+            return Err(refused("it has another size"));
+        }
+        let kind = fstatfs(&file).map_err(failed("fstatfs"))?.filesystem_type();
+        let mut granule = page_bytes();
+        if kind == HUGETLBFS_MAGIC {
+            granule = PageSize::Huge2M.bytes();
+            if metadata.blocks().saturating_mul(512) < wanted {
+                return Err(refused(
+                    "it lacks pages of the hugetlb pool, and the first use of one that the pool lacks would end this process",
+                ));
+            }
+        }
+        let at = NonZeroUsize::new(address)
+            .filter(|at| at.get().is_multiple_of(granule) && bytes.is_multiple_of(granule))
+            .ok_or_else(|| refused("its address or its size is not in whole pages"))?;
+        if address.checked_add(bytes).is_none() {
+            return Err(MemoryError::TooLarge { bytes });
+        }
+        let base = place_free(at, mapped, &file).map_err(failed("mmap"))?;
+        let mapping = Self {
+            base,
+            own: Some(Own::of_this_process(mapped)),
+            file: Some(file),
+            open: None,
+            guard: None,
+        };
         mapping.keep_from_children().map_err(failed("madvise"))?;
         Ok(mapping)
     }
@@ -318,7 +381,7 @@ impl Drop for Mapping {
         // The process is checked before the lock is taken: in a child of `fork` the lock may stay locked forever.
         let own = self.own.filter(|own| own.process == std::process::id());
         if let Some(own) = own {
-            // SAFETY: `memfd`, `imported` or `device` mapped this range, and every user of it held this mapping.
+            // SAFETY: `memfd`, `adopted`, `imported` or `device` mapped this range, and every user of it held this mapping.
             unsafe { unmap(self.base, own.bytes.get()) };
         }
     }

@@ -174,6 +174,27 @@ impl SharedMemory {
         })
     }
 
+    /// Maps a memfd of a previous process at the address that it had there. The file has `file_bytes` bytes, of which
+    /// the first `bytes` are the memory.
+    // PANIC: if `bytes` is more than `file_bytes`.
+    pub(crate) fn adopted(
+        fd: OwnedFd,
+        address: usize,
+        file_bytes: usize,
+        bytes: usize,
+    ) -> Result<Self, MemoryError> {
+        assert!(bytes <= file_bytes, "{bytes:#x} bytes of {file_bytes:#x}");
+        if bytes == 0 {
+            return Err(MemoryError::Empty);
+        }
+        let mapping = Mapping::adopted(fd, address, file_bytes)?;
+        Ok(Self {
+            // SAFETY: as in `congruent`; the file's size is sealed.
+            span: unsafe { Span::new(mapping.base(), bytes) },
+            mapping: Arc::new(mapping),
+        })
+    }
+
     /// Maps `bytes` bytes that contain pieces of a device's file at the given offsets.
     pub(crate) fn device(
         device: BorrowedFd<'_>,
@@ -481,6 +502,52 @@ mod tests {
         assert_eq!(memory.address() % modulus, remainder);
         assert!(!window.contains(&memory.address()), "{memory:?}");
         memory.fill(0, 4096, 0x11);
+    }
+
+    #[test]
+    fn memory_of_another_process_is_adopted_only_where_it_was_and_as_it_was() {
+        let memory = SharedMemory::anonymous(5000).unwrap();
+        memory.write_bytes(4990, b"0123456789");
+        let address = memory.address();
+        let fd = memory.as_fd().unwrap().try_clone_to_owned().unwrap();
+        let adopt = |address, file_bytes, bytes| {
+            SharedMemory::adopted(fd.try_clone().unwrap(), address, file_bytes, bytes)
+        };
+        let in_use = adopt(address, 8192, 5000).unwrap_err();
+        assert!(
+            matches!(
+                in_use,
+                MemoryError::System {
+                    errno: nix::errno::Errno::EEXIST,
+                    ..
+                }
+            ),
+            "{in_use:?}"
+        );
+        drop(memory);
+        for (at, file_bytes) in [
+            (address, 4096),
+            (address, 12288),
+            (address + 1, 8192),
+            (0, 8192),
+        ] {
+            let refused = adopt(at, file_bytes, 1).unwrap_err();
+            assert!(matches!(refused, MemoryError::File { .. }), "{refused:?}");
+        }
+        let refused = adopt(usize::MAX - 4095, 8192, 1).unwrap_err();
+        assert!(
+            matches!(refused, MemoryError::TooLarge { .. }),
+            "{refused:?}"
+        );
+        assert_eq!(adopt(address, 8192, 0).unwrap_err(), MemoryError::Empty);
+        let adopted = adopt(address, 8192, 5000).unwrap();
+        assert_eq!((adopted.address(), adopted.len()), (address, 5000));
+        assert_eq!(adopted.read_obj::<[u8; 10]>(4990), *b"0123456789");
+        assert!(adopted.as_fd().is_some());
+        // A file that can become shorter is refused.
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        assert!(SharedMemory::adopted(file.into(), address + (1 << 30), 8192, 1).is_err());
     }
 
     #[test]

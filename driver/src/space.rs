@@ -15,6 +15,9 @@
 //! and all functions of the space are stopped permanently ([`Space::stop`]). The record of
 //! a mapping says which functions have unmapped it before another refused, so that they are not asked again. If a
 //! function refuses an unmap while it leaves, only that function is stopped.
+//!
+//! A space can be held ([`parking`]): a mapping then outlives the memory's last owner in this process, so that the
+//! owners can be dropped before the function is handed over, and claimed again afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -36,6 +39,12 @@ struct Entry {
     kept: bool,
     /// Members that have unmapped this mapping, after which another member refused to.
     unmapped_by: Vec<Backend>,
+    /// True if a member has refused to unmap this mapping.
+    refused: bool,
+    /// True if the addresses are those of a [`Mapped`], and become free with it.
+    allocated: bool,
+    /// True if no [`Mapped`] and no program has the mapping; only in a space that is or was held.
+    unclaimed: bool,
 }
 
 impl Entry {
@@ -53,6 +62,10 @@ struct State {
     kept: BTreeSet<u64>,
     /// True once all members were stopped, because one of them refused to unmap memory.
     broken: bool,
+    /// True while mappings outlive their owners ([`Space::hold`]).
+    held: bool,
+    /// True once the function was handed over to another process. Nothing is mapped or unmapped any more.
+    parked: bool,
 }
 
 impl State {
@@ -91,7 +104,7 @@ impl Mapped {
         iova: Iova,
     ) -> Result<Self, DmaError> {
         let bytes = memory.len();
-        if let Err(error) = space.map(iova, &memory, 0, bytes) {
+        if let Err(error) = space.map(iova, &memory, 0, bytes, true) {
             space.free_iova(iova, bytes);
             return Err(error.into());
         }
@@ -121,18 +134,9 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        match self.space.unmap(self.iova, self.bytes) {
-            Ok(()) => self.space.free_iova(self.iova, self.bytes),
-            Err(error) => {
-                // Our own memory is leaked. The owner of borrowed memory gets it back in any case, so all devices must
-                // be stopped.
-                let stopped = self.space.stop();
-                tracing::error!(
-                    ?stopped,
-                    "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
-                );
-                std::mem::forget(self.memory.take());
-            }
+        if !self.space.outlives(self.iova, self.bytes) {
+            self.space
+                .end_mapping(self.iova, self.bytes, true, self.memory.take());
         }
     }
 }
@@ -261,14 +265,34 @@ impl Space {
         backend.set_bus_master(true)
     }
 
+    /// Unmaps one mapping and frees its addresses, if they were `allocated`. If a function refuses, all functions are
+    /// stopped, and the memory is leaked.
+    fn end_mapping(&self, iova: Iova, bytes: usize, allocated: bool, memory: Option<SharedMemory>) {
+        match self.unmap(iova, bytes) {
+            Ok(()) if allocated => self.free_iova(iova, bytes),
+            Ok(()) => {}
+            Err(error) => {
+                // Our own memory is leaked. The owner of borrowed memory gets it back in any case, so all devices must
+                // be stopped.
+                let stopped = self.stop();
+                tracing::error!(
+                    ?stopped,
+                    "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
+                );
+                std::mem::forget(memory);
+            }
+        }
+    }
+
     /// Maps memory for every function of the space, or for none. Functions whose server is lost are skipped, but if
-    /// that leaves no function, the map fails.
+    /// that leaves no function, the map fails. `allocated`: the addresses become free with the mapping.
     pub(crate) fn map(
         &self,
         iova: Iova,
         memory: &SharedMemory,
         offset: usize,
         bytes: usize,
+        allocated: bool,
     ) -> Result<(), FunctionError> {
         let mut state = self.state();
         let made = state.mapped.len();
@@ -312,6 +336,9 @@ impl Space {
             bytes,
             kept: false,
             unmapped_by: Vec::new(),
+            refused: false,
+            allocated,
+            unclaimed: false,
         };
         state.mapped.insert(iova.0, entry);
         Ok(())
@@ -366,7 +393,10 @@ impl Space {
                 break;
             }
             if entry.position_unmapped(member).is_none() {
-                member.dma_unmap(iova, bytes)?;
+                if let Err(error) = member.dma_unmap(iova, bytes) {
+                    entry.refused = true;
+                    return Err(error);
+                }
                 entry.unmapped_by.push(member.clone());
             }
         }
@@ -479,6 +509,10 @@ fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Entry>, which: impl F
         tracing::error!(?stopped, "{} was stopped", backend.name());
     }
 }
+
+mod parking;
+
+pub(crate) use parking::CheckedSpace;
 
 #[cfg(test)]
 mod tests;

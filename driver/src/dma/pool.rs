@@ -161,8 +161,8 @@ fn is_page_shortage(error: &DmaError) -> bool {
 /// A fixed amount of DMA memory. Clones share it; it is unmapped with the last clone and the last buffer.
 #[derive(Clone)]
 pub struct DmaPool {
-    chunk: Arc<Chunk>,
-    pages: PageSize,
+    pub(super) chunk: Arc<Chunk>,
+    pub(super) pages: PageSize,
 }
 
 impl DmaPool {

@@ -8,6 +8,8 @@
 //! is still mapped keeps the device open until it is unmapped. The kernel resets the function when the last descriptor
 //! is closed.
 //!
+//! A function can be left to another process ([`parking`]): none of the steps of a close is then taken here.
+//!
 //! A function can join the container of another one instead of getting a new container ([`super::container`]).
 //!
 //! A group's file that was handed in may outlive the function: the process that provided it keeps it open, so the group
@@ -21,6 +23,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{
@@ -37,6 +40,10 @@ use super::requests::DeviceRequests;
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
+
+mod parking;
+
+pub(crate) use parking::Files;
 
 /// Offset of the command register in configuration space, and two bits of the register.
 const CONFIG_COMMAND: u64 = 0x04;
@@ -81,10 +88,15 @@ struct Leave {
     address: String,
     system: Arc<dyn System>,
     group: Arc<OwnedFd>,
+    /// True once another process has the function, and with it this task.
+    parted: AtomicBool,
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
+        if self.parted.load(Ordering::Relaxed) {
+            return;
+        }
         let ask = DeviceRequests {
             address: &self.address,
             system: &*self.system,
@@ -110,7 +122,7 @@ pub(crate) struct Vfio {
     // The following fields are dropped in this order.
     device: Arc<File>,
     /// Removes a group that was handed in from the container.
-    _leave: Option<Leave>,
+    leave: Option<Leave>,
     group: Arc<OwnedFd>,
     /// Keeps the container open.
     opening: Opening,
@@ -205,10 +217,11 @@ impl Vfio {
             group,
             device,
         )?;
-        vfio._leave = is_ours.then(|| Leave {
+        vfio.leave = is_ours.then(|| Leave {
             address,
             system,
             group: Arc::clone(&vfio.group),
+            parted: AtomicBool::new(false),
         });
         Ok(vfio)
     }
@@ -281,7 +294,7 @@ impl Vfio {
             vectors,
             notices,
             device,
-            _leave: None,
+            leave: None,
             group,
             opening,
         })

@@ -25,9 +25,9 @@ mod tests;
 
 pub(crate) use config::Window;
 pub(crate) use container::Container;
-pub(crate) use device::Vfio;
 pub use device::VfioFds;
+pub(crate) use device::{Files, Vfio};
 pub use error::VfioError;
 pub use group::PciAddress;
 pub(crate) use group::{Roots, is_harmless, is_vfio, link_name};
-pub(crate) use sys::Kernel;
+pub(crate) use sys::{Kernel, System};

@@ -36,6 +36,7 @@ use crate::register::{Be32, Rw};
 use crate::{DmaArena, Iova, IovaAllocator};
 
 mod handed_in;
+mod parking;
 mod refusals;
 mod shared;
 

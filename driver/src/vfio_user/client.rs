@@ -25,6 +25,10 @@ use crate::connecting::connect_within;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
+mod parking;
+
+pub(crate) use parking::Sockets;
+
 /// Largest number of MSI-X vectors of a PCI function.
 const MAX_VECTORS: u32 = 2048;
 

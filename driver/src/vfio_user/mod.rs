@@ -51,6 +51,6 @@ mod tests;
 mod twin_client;
 mod twin_server;
 
-pub(crate) use client::Client;
+pub(crate) use client::{Client, Sockets};
 pub use error::VfioUserError;
 pub use server::Server;

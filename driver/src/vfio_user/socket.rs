@@ -10,14 +10,14 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -95,6 +95,29 @@ impl Socket {
     pub(crate) fn pair(patience: Duration) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self::with_patience(ours, patience)?, theirs.into()))
+    }
+
+    /// Returns the descriptor.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Checks that the other side is connected and has sent nothing that was not received.
+    pub(crate) fn check_quiet(&self) -> io::Result<()> {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.stream, &mut byte, flags) {
+            Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno.into()),
+            Ok((_, 0)) => Err(io::Error::new(
+                ErrorKind::UnexpectedEof,
+                "the other side has hung up",
+            )),
+            Ok(_) => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the other side has sent something that was not asked for, or a reply was not received",
+            )),
+        }
     }
 
     /// Shuts the connection down, which wakes waiters at both ends.

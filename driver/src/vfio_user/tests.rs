@@ -1,6 +1,7 @@
 //! Client and server connected to each other, and each of them connected to a peer that violates the protocol.
 
 mod hostile;
+mod parking;
 mod twin;
 
 use std::fs::File;

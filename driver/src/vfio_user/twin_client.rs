@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -33,8 +33,11 @@ use zerocopy::IntoBytes;
 
 use super::message::{self as wire, Command, DmaAccess};
 use super::socket::{self, Message, Socket};
+use crate::clock::Instant;
 use crate::extents::Open;
+use crate::interrupt::Interrupt;
 use crate::memory::SharedMemory;
+use crate::readable::poll_readable;
 use crate::signals::HeldSignals;
 
 /// A piece of memory that the server may access.
@@ -52,6 +55,8 @@ struct State {
     over: bool,
     /// Fault of the server that ended the connection, if there was one.
     failure: Option<String>,
+    /// True once another process has the socket: this one does not shut it down any more.
+    parted: bool,
 }
 
 /// State shared by the thread and the client.
@@ -61,6 +66,8 @@ struct Shared {
     /// Main socket, while the client has it.
     main: Weak<Socket>,
     state: Mutex<State>,
+    /// Signalled to end the thread between two messages.
+    stop: Interrupt,
 }
 
 /// The client's end of the twin socket.
@@ -73,11 +80,17 @@ pub(super) struct TwinClient {
 impl TwinClient {
     /// Makes the client's end from the descriptor that a server has sent.
     pub(super) fn new(name: &str, fd: OwnedFd, main: &Arc<Socket>) -> io::Result<Self> {
+        Self::over(name, Socket::new(UnixStream::from(fd))?, main)
+    }
+
+    /// Makes the client's end from its socket.
+    pub(super) fn over(name: &str, socket: Socket, main: &Arc<Socket>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             name: name.to_owned(),
-            socket: Socket::new(UnixStream::from(fd))?,
+            socket,
             main: Arc::downgrade(main),
             state: Mutex::default(),
+            stop: Interrupt::new()?,
         });
         let thread = Mutex::new(None);
         Ok(Self { shared, thread })
@@ -114,6 +127,33 @@ impl TwinClient {
         self.shared.state().regions.remove(&iova);
     }
 
+    /// Returns the descriptor of the socket.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.socket.as_fd()
+    }
+
+    /// Stops answering, between two messages, and leaves the socket to another process. No memory is mapped by message.
+    pub(super) fn part(&self) {
+        let mut state = self.shared.state();
+        state.over = true;
+        state.parted = true;
+        state.regions.clear();
+        drop(state);
+        self.shared.stop.signal();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        self.join(thread);
+    }
+
+    /// Waits for the end of the thread, which was stopped.
+    fn join(&self, mut thread: MutexGuard<'_, Option<JoinHandle<()>>>) {
+        if thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(
+                "{}: the thread of the twin socket panicked",
+                self.shared.name
+            );
+        }
+    }
+
     /// Removes all regions and stops answering.
     pub(super) fn end(&self) {
         self.shared.end(None);
@@ -140,15 +180,9 @@ impl TwinClient {
 impl Drop for TwinClient {
     fn drop(&mut self) {
         self.end();
-        let thread = self.thread.get_mut();
-        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
         // `end` has woken the thread, and it returns at once.
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!(
-                "{}: the thread of the twin socket panicked",
-                self.shared.name
-            );
-        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        self.join(thread);
     }
 }
 
@@ -164,8 +198,11 @@ impl Shared {
             state.failure = failure;
             state.regions.clear();
         }
+        let parted = state.parted;
         drop(state);
-        self.socket.shut_down();
+        if !parted {
+            self.socket.shut_down();
+        }
     }
 
     /// Answers requests until the connection is over.
@@ -184,8 +221,18 @@ impl Shared {
         }
     }
 
+    /// Waits until the server has sent something or hung up. Returns false if the thread is to end.
+    fn wait(&self) -> io::Result<bool> {
+        let ends = [self.socket.as_fd(), self.stop.as_fd()];
+        while !poll_readable(ends.into_iter(), Instant(u64::MAX))? {}
+        Ok(!self.stop.is_pending())
+    }
+
     fn answer_all(&self) -> io::Result<()> {
-        while let Some(message) = self.socket.receive(|| !self.state().over)? {
+        while self.wait()? {
+            let Some(message) = self.socket.receive(|| !self.state().over)? else {
+                break;
+            };
             let header = message.header;
             let flags = header.flags.get();
             if flags & wire::TYPE_MASK != wire::TYPE_COMMAND {

@@ -1,0 +1,380 @@
+//! Arenas and pools of a function that is handed over to another process.
+//!
+//! A snapshot has the chunks, by their I/O addresses, and the ranges of each that are in use. It is made before the
+//! buffers are dropped, and the function holds its mappings meanwhile ([`Function::hold_mappings`]). The next process
+//! makes the arena again over the mappings of its function, and claims each range that it needs: by the I/O address and
+//! the length that the buffer had. At the end it frees what it has not claimed ([`DmaArena::finish`]).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{ArenaInner, Chunk, ChunkState, DmaArena, DmaBuffer, DmaPool, LINE_BYTES, Lease};
+use super::{LeaseState, WeakArena};
+use crate::error::{ArenaError, ClaimError, ResumeError};
+use crate::function::Function;
+use crate::iova::Iova;
+use crate::page::{DMA_PAGE, GIB, PageSize};
+use crate::snapshot::{ArenaSnapshot, ChunkSnapshot, LeaseSnapshot, PoolSnapshot, UnclaimedMemory};
+
+impl Chunk {
+    fn snapshot(&self, is_dedicated: bool) -> ChunkSnapshot {
+        let state = self.state();
+        let lease = |(&offset, lease): (&usize, &LeaseState)| LeaseSnapshot {
+            offset: offset as u64,
+            bytes: lease.bytes as u64,
+        };
+        // CAST: usize has at most 64 bits on every target Rust has.
+        ChunkSnapshot {
+            iova: self.mapped.iova().0,
+            bytes: self.mapped.memory().len() as u64,
+            is_dedicated,
+            used_below: state.used_below as u64,
+            leases: state.leases.iter().map(lease).collect(),
+        }
+    }
+
+    /// Makes a chunk of a previous process again, over the mapping that the function has.
+    fn resume(function: &Function, snapshot: &ChunkSnapshot) -> Result<Self, ResumeError> {
+        let iova = snapshot.iova;
+        let refused = |what: String| ResumeError::Snapshot {
+            name: function.name().to_owned(),
+            what: format!("chunk at IOVA {iova:#x}: {what}"),
+        };
+        let bytes = usize::try_from(snapshot.bytes)
+            .map_err(|_| refused(format!("{:#x} bytes", snapshot.bytes)))?;
+        let mapped = function.space().claim(Iova(iova), bytes);
+        let mapped = mapped.map_err(|error| refused(error.to_string()))?;
+        let address = mapped.memory().address();
+        if iova % GIB as u64 != (address % GIB) as u64 {
+            return Err(refused(format!(
+                "its virtual address {address:#x} is not congruent modulo {GIB:#x}"
+            )));
+        }
+        let mut free = Self::all_free(bytes);
+        let mut leases = BTreeMap::new();
+        let mut end = 0;
+        for lease in &snapshot.leases {
+            let LeaseSnapshot { offset, bytes: len } = *lease;
+            let whole_lines = (offset | len).is_multiple_of(LINE_BYTES as u64);
+            let start = offset.checked_add(snapshot.bytes);
+            if !whole_lines || !start.is_some_and(|start| free.take(start, len)) {
+                return Err(refused(format!(
+                    "a range of {len:#x} bytes in use at {offset:#x} of {bytes:#x}"
+                )));
+            }
+            end = end.max(offset + len);
+            // PANIC: `take` has shown that the range is inside the chunk, whose length is a usize.
+            let fits = |number| usize::try_from(number).expect("inside a chunk");
+            let state = LeaseState {
+                bytes: fits(len),
+                unclaimed: true,
+            };
+            leases.insert(fits(offset), state);
+        }
+        let used_below = snapshot.used_below;
+        let possible = end..=snapshot.bytes;
+        if !possible.contains(&used_below) || !used_below.is_multiple_of(LINE_BYTES as u64) {
+            return Err(refused(format!(
+                "used below {used_below:#x}; its ranges in use end at {end:#x} of {bytes:#x}"
+            )));
+        }
+        if !snapshot.leases.is_sorted_by_key(|lease| lease.offset) {
+            return Err(refused("its ranges in use are not sorted".to_owned()));
+        }
+        Ok(Self {
+            mapped,
+            state: Mutex::new(ChunkState {
+                free,
+                // PANIC: not more than `bytes`.
+                used_below: usize::try_from(used_below).expect("inside a chunk"),
+                leases,
+            }),
+        })
+    }
+
+    /// Returns the offset of an I/O range in the chunk; `None` if it is not inside.
+    fn offset_of(&self, iova: Iova, bytes: usize) -> Option<usize> {
+        let offset = iova.0.checked_sub(self.mapped.iova().0)?;
+        let offset = usize::try_from(offset).ok()?;
+        self.mapped
+            .memory()
+            .contains(offset, bytes)
+            .then_some(offset)
+    }
+
+    /// Gives an owner to a range that was in use in the previous process.
+    fn claim(self: &Arc<Self>, at: Iova, bytes: usize) -> Result<Lease, ClaimError> {
+        let iova = at.0;
+        let outside = ClaimError::Outside { iova, bytes };
+        let offset = self.offset_of(at, bytes).ok_or(outside)?;
+        let rounded = bytes.checked_next_multiple_of(LINE_BYTES).ok_or(outside)?;
+        let mut state = self.state();
+        let Some(lease) = state.leases.get_mut(&offset) else {
+            return Err(ClaimError::NotInUse { iova, bytes });
+        };
+        if lease.bytes != rounded {
+            let in_use = lease.bytes;
+            return Err(ClaimError::Length {
+                iova,
+                bytes,
+                in_use,
+            });
+        }
+        if !lease.unclaimed {
+            return Err(ClaimError::Claimed { iova, bytes });
+        }
+        lease.unclaimed = false;
+        drop(state);
+        Ok(Lease {
+            chunk: Arc::clone(self),
+            offset,
+            bytes: rounded,
+            arena: WeakArena::default(),
+        })
+    }
+
+    /// Returns the ranges that were not claimed, and frees them if `free`.
+    fn unclaimed(&self, free: bool) -> Vec<UnclaimedMemory> {
+        let len = self.mapped.memory().len();
+        let mut state = self.state();
+        let ChunkState {
+            free: ranges,
+            leases,
+            ..
+        } = &mut *state;
+        let mut unclaimed = Vec::new();
+        leases.retain(|&offset, lease| {
+            if !lease.unclaimed {
+                return true;
+            }
+            unclaimed.push(UnclaimedMemory {
+                iova: self.mapped.iova().advance(offset),
+                bytes: lease.bytes,
+            });
+            if free {
+                ranges.free((offset + len) as u64, lease.bytes as u64);
+            }
+            !free
+        });
+        unclaimed
+    }
+}
+
+impl DmaArena {
+    /// Describes the arena for another process: its chunks, and the ranges that are in use. Buffers that are dropped
+    /// afterwards are in use in the snapshot all the same. The caller [holds](Function::hold_mappings) the function's
+    /// mappings before.
+    ///
+    /// # Errors
+    /// [`ArenaError::Kept`]: the device may still write memory that is no longer needed.
+    pub fn snapshot(&self) -> Result<ArenaSnapshot, ArenaError> {
+        let inner = &self.inner;
+        let kept = inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.is_empty() {
+            return Err(ArenaError::Kept { count: kept.len() });
+        }
+        let shared = inner.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks: Vec<_> = shared.iter().map(|chunk| chunk.snapshot(false)).collect();
+        drop(shared);
+        let dedicated = inner.dedicated();
+        for chunk in dedicated.iter().filter_map(|chunk| chunk.upgrade()) {
+            let chunk = chunk.snapshot(true);
+            // A chunk whose buffer is being dropped is not in use any more.
+            chunks.extend((!chunk.leases.is_empty()).then_some(chunk));
+        }
+        Ok(ArenaSnapshot {
+            chunk_bytes: inner.chunk_bytes as u64,
+            chunks,
+        })
+    }
+
+    /// Makes the arena of a previous process again. The ranges that were in use stay in use until they are
+    /// [claimed](Self::claim) and dropped, or [freed](Self::finish).
+    ///
+    /// # Errors
+    /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense, or the function has no unclaimed mapping for a
+    /// chunk. Nothing was claimed then.
+    pub fn resume(function: &Function, snapshot: &ArenaSnapshot) -> Result<Self, ResumeError> {
+        let refused = |what: String| ResumeError::Snapshot {
+            name: function.name().to_owned(),
+            what,
+        };
+        let chunk_bytes = snapshot.chunk_bytes;
+        let arena = usize::try_from(chunk_bytes)
+            .ok()
+            .and_then(|bytes| Self::with_chunk_bytes(function, bytes).ok())
+            .ok_or_else(|| refused(format!("an arena with chunks of {chunk_bytes:#x} bytes")))?;
+        let ArenaInner {
+            chunks,
+            dedicated,
+            unclaimed,
+            ..
+        } = &*arena.inner;
+        if !snapshot.chunks.is_sorted_by_key(|chunk| chunk.is_dedicated) {
+            return Err(refused("its dedicated chunks are not the last".to_owned()));
+        }
+        for described in &snapshot.chunks {
+            let ChunkSnapshot {
+                iova,
+                bytes,
+                is_dedicated,
+                ref leases,
+                ..
+            } = *described;
+            let is_possible = if is_dedicated {
+                leases.len() == 1
+            } else {
+                bytes >= chunk_bytes
+            };
+            if !is_possible {
+                let count = leases.len();
+                return Err(refused(format!(
+                    "chunk at IOVA {iova:#x} with {bytes:#x} bytes and {count} ranges in use, dedicated: {is_dedicated}"
+                )));
+            }
+            let chunk = Arc::new(Chunk::resume(function, described)?);
+            let list = if is_dedicated {
+                let mut dedicated = dedicated.lock().unwrap_or_else(PoisonError::into_inner);
+                dedicated.push(Arc::downgrade(&chunk));
+                unclaimed
+            } else {
+                chunks
+            };
+            let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push(chunk);
+        }
+        Ok(arena)
+    }
+
+    /// Returns a buffer that was in use in the previous process, with its contents.
+    ///
+    /// # Errors
+    /// [`ClaimError`]: the range is not exactly a buffer that was in use, or was claimed before.
+    pub fn claim(&self, iova: Iova, bytes: usize) -> Result<DmaBuffer, ClaimError> {
+        let outside = ClaimError::Outside {
+            iova: iova.0,
+            bytes,
+        };
+        if bytes == 0 {
+            return Err(outside);
+        }
+        let inner = &self.inner;
+        let shared = inner.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = shared
+            .iter()
+            .find(|chunk| chunk.offset_of(iova, bytes).is_some())
+            .map(Arc::clone);
+        drop(shared);
+        let found = found.or_else(|| {
+            let dedicated = inner.dedicated();
+            dedicated
+                .iter()
+                .filter_map(|chunk| chunk.upgrade())
+                .find(|chunk| chunk.offset_of(iova, bytes).is_some())
+        });
+        let chunk = found.ok_or(outside)?;
+        let mut lease = chunk.claim(iova, bytes)?;
+        lease.arena = self.downgrade();
+        // From now on the buffer keeps its dedicated chunk.
+        let unclaimed = inner.unclaimed.lock();
+        let mut unclaimed = unclaimed.unwrap_or_else(PoisonError::into_inner);
+        unclaimed.retain(|other| !Arc::ptr_eq(other, &chunk));
+        Ok(DmaBuffer::new(lease, bytes))
+    }
+
+    /// Returns the memory that was in use in the previous process and was not claimed.
+    #[must_use]
+    pub fn unclaimed(&self) -> Vec<UnclaimedMemory> {
+        self.each_unclaimed(false)
+    }
+
+    /// Frees the memory that was in use in the previous process and was not claimed, and returns what it has freed. The
+    /// device does not use that memory any more.
+    pub fn finish(&self) -> Vec<UnclaimedMemory> {
+        self.each_unclaimed(true)
+    }
+
+    fn each_unclaimed(&self, free: bool) -> Vec<UnclaimedMemory> {
+        let mut found = Vec::new();
+        let shared = self.inner.chunks.lock();
+        for chunk in shared.unwrap_or_else(PoisonError::into_inner).iter() {
+            found.append(&mut chunk.unclaimed(free));
+        }
+        let dedicated = self.inner.unclaimed.lock();
+        let mut dedicated = dedicated.unwrap_or_else(PoisonError::into_inner);
+        for chunk in dedicated.iter() {
+            found.append(&mut chunk.unclaimed(free));
+        }
+        if free {
+            // The mappings end after the lock is released, because unmapping takes the kernel some time.
+            let over = std::mem::take(&mut *dedicated);
+            drop(dedicated);
+            drop(over);
+        }
+        found
+    }
+}
+
+impl DmaPool {
+    /// Describes the pool for another process. Buffers that are dropped afterwards are in use in the snapshot all the
+    /// same. The caller [holds](Function::hold_mappings) the function's mappings before.
+    #[must_use]
+    pub fn snapshot(&self) -> PoolSnapshot {
+        PoolSnapshot {
+            page_bytes: self.pages.bytes() as u64,
+            chunk: self.chunk.snapshot(false),
+        }
+    }
+
+    /// Makes the pool of a previous process again. The ranges that were in use stay in use until they are
+    /// [claimed](Self::claim) and dropped, or [freed](Self::finish).
+    ///
+    /// # Errors
+    /// As [`DmaArena::resume`].
+    pub fn resume(function: &Function, snapshot: &PoolSnapshot) -> Result<Self, ResumeError> {
+        let sizes = [PageSize::Base, PageSize::Huge2M, PageSize::Huge1G];
+        let PoolSnapshot {
+            page_bytes,
+            ref chunk,
+        } = *snapshot;
+        let pages = sizes
+            .into_iter()
+            .find(|size| size.bytes() as u64 == page_bytes);
+        let whole_pages = chunk.bytes.is_multiple_of(page_bytes.max(DMA_PAGE as u64));
+        let Some(pages) = pages.filter(|_| whole_pages && !chunk.is_dedicated) else {
+            return Err(ResumeError::Snapshot {
+                name: function.name().to_owned(),
+                what: format!(
+                    "a pool of {:#x} bytes with pages of {page_bytes:#x}, dedicated: {}",
+                    chunk.bytes, chunk.is_dedicated
+                ),
+            });
+        };
+        let chunk = Arc::new(Chunk::resume(function, chunk)?);
+        Ok(Self { chunk, pages })
+    }
+
+    /// Returns a buffer that was in use in the previous process, with its contents.
+    ///
+    /// # Errors
+    /// As [`DmaArena::claim`].
+    pub fn claim(&self, iova: Iova, bytes: usize) -> Result<DmaBuffer, ClaimError> {
+        if bytes == 0 {
+            let iova = iova.0;
+            return Err(ClaimError::Outside { iova, bytes });
+        }
+        Ok(DmaBuffer::new(self.chunk.claim(iova, bytes)?, bytes))
+    }
+
+    /// Returns the memory that was in use in the previous process and was not claimed.
+    #[must_use]
+    pub fn unclaimed(&self) -> Vec<UnclaimedMemory> {
+        self.chunk.unclaimed(false)
+    }
+
+    /// Frees the memory that was in use in the previous process and was not claimed, and returns what it has freed. The
+    /// device does not use that memory any more.
+    pub fn finish(&self) -> Vec<UnclaimedMemory> {
+        self.chunk.unclaimed(true)
+    }
+}

@@ -1,0 +1,439 @@
+//! Spaces of functions that are handed over to another process, or were taken over from one.
+//!
+//! ```text
+//!   open --hold--> held --snapshot, part--> parked (here)
+//!                   ^                                        the function goes on
+//!                   |   a new process:  adopted (held)  <----
+//!   open <--release-+
+//! ```
+//!
+//! In a held space a mapping stays when its owner drops: the space keeps the memory, and the mapping is *unclaimed*. An
+//! owner can claim it again, here or in the process that takes the function over. Releasing the space unmaps what is
+//! still unclaimed. Lent memory is an exception: it is unmapped when its owner wants it back, always.
+//!
+//! A parked space asks no function for anything. Memory that is still in use in this process is only memory then.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use super::{Entry, Mapped, Space, State};
+use crate::backend::Backend;
+use crate::descriptors::{Given, Parting};
+use crate::error::{ClaimError, ParkError, ResumeError};
+use crate::iova::{Iova, IovaAllocator};
+use crate::memory::SharedMemory;
+use crate::page::{DMA_PAGE, GIB};
+use crate::snapshot::{MappingSnapshot, MemorySnapshot, SpaceSnapshot, UnclaimedMemory};
+
+impl Space {
+    /// Lets mappings outlive their owners from now on.
+    pub(crate) fn hold(&self) {
+        self.state().held = true;
+    }
+
+    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns them.
+    pub(crate) fn release(&self) -> Vec<UnclaimedMemory> {
+        let mut state = self.state();
+        state.held = false;
+        let mut unclaimed = Vec::new();
+        for (&iova, entry) in state.mapped.iter_mut().filter(|(_, it)| it.unclaimed) {
+            // Nothing can claim the mapping from now on.
+            entry.unclaimed = false;
+            let memory = entry.memory.clone();
+            unclaimed.push((Iova(iova), entry.bytes, entry.allocated, memory));
+        }
+        drop(state);
+        let mut unmapped = Vec::new();
+        for (iova, bytes, allocated, memory) in unclaimed {
+            self.end_mapping(iova, bytes, allocated, Some(memory));
+            unmapped.push(UnclaimedMemory { iova, bytes });
+        }
+        unmapped
+    }
+
+    /// Returns whether a mapping stays although its owner drops: the space is held, or the function was handed over.
+    pub(super) fn outlives(&self, iova: Iova, bytes: usize) -> bool {
+        let mut state = self.state();
+        let State {
+            mapped,
+            held,
+            parked,
+            ..
+        } = &mut *state;
+        if *parked {
+            return true;
+        }
+        let Some(entry) = mapped.get_mut(&iova.0).filter(|it| it.bytes == bytes) else {
+            return false;
+        };
+        let stays = *held && entry.memory.open().is_none();
+        entry.unclaimed |= stays;
+        stays
+    }
+
+    /// Returns an unclaimed mapping to an owner, who unmaps it by dropping it. The mapping is exactly these bytes.
+    pub(crate) fn claim(self: &Arc<Self>, iova: Iova, bytes: usize) -> Result<Mapped, ClaimError> {
+        let memory = self.claim_entry(iova, bytes, true)?;
+        Ok(Mapped {
+            space: Arc::clone(self),
+            iova,
+            memory: Some(memory),
+            bytes,
+        })
+    }
+
+    /// Returns the memory of an unclaimed mapping whose addresses the program has chosen.
+    pub(crate) fn claim_memory(
+        &self,
+        iova: Iova,
+        bytes: usize,
+    ) -> Result<SharedMemory, ClaimError> {
+        self.claim_entry(iova, bytes, false)
+    }
+
+    fn claim_entry(
+        &self,
+        iova: Iova,
+        bytes: usize,
+        allocated: bool,
+    ) -> Result<SharedMemory, ClaimError> {
+        let mut state = self.state();
+        let entry = state.mapped.get_mut(&iova.0);
+        let Some(entry) = entry.filter(|entry| entry.allocated == allocated) else {
+            let iova = iova.0;
+            return Err(ClaimError::NotInUse { iova, bytes });
+        };
+        let iova = iova.0;
+        if entry.bytes != bytes {
+            let in_use = entry.bytes;
+            return Err(ClaimError::Length {
+                iova,
+                bytes,
+                in_use,
+            });
+        }
+        if !entry.unclaimed {
+            return Err(ClaimError::Claimed { iova, bytes });
+        }
+        entry.unclaimed = false;
+        Ok(entry.memory.clone())
+    }
+
+    /// Describes the space for another process, with a duplicate of each descriptor.
+    pub(crate) fn snapshot(
+        &self,
+        backend: &Backend,
+        parting: &mut Parting<'_>,
+    ) -> Result<SpaceSnapshot, ParkError> {
+        let state = self.state();
+        let name = || parting.function().to_owned();
+        if state.members.len() != 1 {
+            let functions = state.members.len();
+            return Err(ParkError::Shared {
+                name: name(),
+                functions,
+            });
+        }
+        if state.broken {
+            return Err(ParkError::Stopped { name: name() });
+        }
+        let refused = |entry: &Entry| entry.kept || entry.refused;
+        let refused = state.mapped.iter().find(|(_, entry)| refused(entry));
+        let refused = refused.map(|(iova, _)| iova).or(state.kept.first());
+        if let Some(&iova) = refused {
+            return Err(ParkError::Kept { name: name(), iova });
+        }
+        for (&iova, entry) in &state.mapped {
+            let (name, bytes) = (name(), entry.bytes);
+            if entry.memory.open().is_some() {
+                return Err(ParkError::LentMemory { name, iova, bytes });
+            }
+            if entry.memory.as_fd().is_none() {
+                return Err(ParkError::NoDescriptor { name, iova, bytes });
+            }
+        }
+        let (memories, mappings) = memories(&state.mapped, parting)?;
+        drop(state);
+        let addresses = self.addresses();
+        Ok(SpaceSnapshot {
+            name: self.name.clone(),
+            ranges: backend.iova_ranges(),
+            free: addresses.free_ranges().collect(),
+            allowed: addresses.allowed_ranges(),
+            memories,
+            mappings,
+        })
+    }
+
+    /// Parts with the function without asking it for anything. The function, its mappings and their addresses are
+    /// another process's from now on.
+    pub(crate) fn part(&self) {
+        let mut state = self.state();
+        state.parked = true;
+        let members = std::mem::take(&mut state.members);
+        let mapped = std::mem::take(&mut state.mapped);
+        // Memory is unmapped after the lock is released, because that takes the kernel some time.
+        drop(state);
+        drop((members, mapped));
+    }
+
+    /// Makes the space of a function that was taken over. The mappings exist already; they are unclaimed.
+    pub(crate) fn adopted(backend: &Backend, space: CheckedSpace) -> Arc<Self> {
+        let CheckedSpace {
+            name,
+            addresses,
+            mapped,
+        } = space;
+        Arc::new(Self {
+            name,
+            iova: Mutex::new(addresses),
+            state: Mutex::new(State {
+                members: vec![backend.clone()],
+                mapped,
+                held: true,
+                ..State::default()
+            }),
+            lent: Mutex::default(),
+        })
+    }
+}
+
+/// Describes all mappings, and each memory once. Every memory has a descriptor.
+fn memories(
+    mapped: &BTreeMap<u64, Entry>,
+    parting: &mut Parting<'_>,
+) -> Result<(Vec<MemorySnapshot>, Vec<MappingSnapshot>), ParkError> {
+    let mut memories: Vec<MemorySnapshot> = Vec::new();
+    // Index of the memory by its virtual address.
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut mappings = Vec::new();
+    for (&iova, entry) in mapped {
+        let Some(fd) = entry.memory.as_fd() else {
+            continue;
+        };
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let (address, bytes) = (entry.memory.address() as u64, entry.memory.len() as u64);
+        let place = match places.get(&address) {
+            Some(&place) => place,
+            None => {
+                let place = memories.len();
+                let file_name = memory_name(place);
+                let stat = nix::sys::stat::fstat(fd).map_err(|errno| ParkError::Descriptor {
+                    name: parting.function().to_owned(),
+                    descriptor: file_name.clone(),
+                    source: errno.into(),
+                })?;
+                memories.push(MemorySnapshot {
+                    file: parting.add(&file_name, fd)?,
+                    address,
+                    file_bytes: u64::try_from(stat.st_size).unwrap_or(0),
+                    bytes,
+                    blocks: u64::try_from(stat.st_blocks).unwrap_or(0),
+                });
+                places.insert(address, place);
+                place
+            }
+        };
+        // Two mappings may have parts of different lengths of one memory.
+        memories[place].bytes = memories[place].bytes.max(bytes);
+        mappings.push(MappingSnapshot {
+            iova,
+            bytes: entry.bytes as u64,
+            // PANIC: a process has fewer than 2^32 mappings.
+            memory: u32::try_from(place).expect("fewer than 2^32 memories"),
+            offset: entry.offset as u64,
+            allocated: entry.allocated,
+        });
+    }
+    Ok((memories, mappings))
+}
+
+/// A space from a snapshot, all of whose numbers were checked and whose memory is mapped in this process.
+pub(crate) struct CheckedSpace {
+    name: String,
+    addresses: IovaAllocator,
+    mapped: BTreeMap<u64, Entry>,
+}
+
+impl CheckedSpace {
+    /// Checks a snapshot of the function `function`, and maps its memory in this process. `given` has the files.
+    pub(crate) fn of(
+        function: &str,
+        snapshot: &SpaceSnapshot,
+        given: &mut Given<'_>,
+    ) -> Result<Self, ResumeError> {
+        let addresses = check(snapshot).map_err(|what| ResumeError::Snapshot {
+            name: function.to_owned(),
+            what,
+        })?;
+        let mut memories = Vec::new();
+        for (place, memory) in snapshot.memories.iter().enumerate() {
+            let fd = given.duplicate(&memory_name(place), &memory.file)?;
+            memories.push(adopt(function, memory, fd, given)?);
+        }
+        let mut mapped = BTreeMap::new();
+        for mapping in &snapshot.mappings {
+            // PANIC: `check` has compared the indices and the numbers with the memory, whose length is a usize.
+            let fits = |number| usize::try_from(number).expect("inside a memory of this process");
+            let entry = Entry {
+                memory: memories[mapping.memory as usize].clone(),
+                offset: fits(mapping.offset),
+                bytes: fits(mapping.bytes),
+                kept: false,
+                unmapped_by: Vec::new(),
+                refused: false,
+                allocated: mapping.allocated,
+                unclaimed: true,
+            };
+            mapped.insert(mapping.iova, entry);
+        }
+        Ok(Self {
+            name: snapshot.name.clone(),
+            addresses,
+            mapped,
+        })
+    }
+}
+
+/// Returns the name of the descriptor of a memory.
+fn memory_name(place: usize) -> String {
+    format!("memory-{place}")
+}
+
+/// Maps one memory of a snapshot.
+fn adopt(
+    function: &str,
+    memory: &MemorySnapshot,
+    fd: OwnedFd,
+    given: &Given<'_>,
+) -> Result<SharedMemory, ResumeError> {
+    let MemorySnapshot {
+        ref file,
+        address,
+        file_bytes,
+        bytes,
+        blocks,
+    } = *memory;
+    let stat = nix::sys::stat::fstat(&fd);
+    let found = stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0));
+    if found < blocks {
+        let what = format!(
+            "{found} blocks of 512 bytes are in use, and {blocks} were: pages were removed from the file"
+        );
+        return Err(given.unfit(&file.name, what));
+    }
+    let too_large = || ResumeError::Snapshot {
+        name: function.to_owned(),
+        what: format!("{file_bytes:#x} bytes at address {address:#x}"),
+    };
+    let fits = |number| usize::try_from(number).map_err(|_| too_large());
+    let adopted = SharedMemory::adopted(fd, fits(address)?, fits(file_bytes)?, fits(bytes)?);
+    adopted
+        .map_err(|error| ResumeError::of_memory(function, &file.name, (address, file_bytes), error))
+}
+
+/// Checks the numbers of a snapshot against each other. Returns the allocator of I/O addresses.
+fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
+    let SpaceSnapshot {
+        ranges,
+        free,
+        allowed,
+        memories,
+        mappings,
+        ..
+    } = snapshot;
+    let addresses = IovaAllocator::restored(free, allowed.as_deref()).ok_or_else(|| {
+        format!("free I/O addresses {free:x?}, of which {allowed:x?} are allowed")
+    })?;
+    let inside = |wanted: &RangeInclusive<u64>| {
+        let contains = |range: &RangeInclusive<u64>| {
+            range.contains(wanted.start()) && range.contains(wanted.end())
+        };
+        ranges.iter().any(contains)
+    };
+    for range in free {
+        if !inside(range) {
+            return Err(format!(
+                "I/O addresses {range:x?} are free, which the function does not reach"
+            ));
+        }
+    }
+    let mut used = 0;
+    let mut last_before = None;
+    for mapping in mappings {
+        let range = check_mapping(mapping, memories)?;
+        if last_before.is_some_and(|last| *range.start() <= last) {
+            return Err(format!(
+                "the mapping of I/O addresses {range:x?} begins below the end of the one before"
+            ));
+        }
+        if !inside(&range) {
+            return Err(format!(
+                "the function does not reach the mapping of I/O addresses {range:x?}"
+            ));
+        }
+        if mapping.allocated && addresses.has_free(&range) {
+            return Err(format!(
+                "some of the mapped I/O addresses {range:x?} are free"
+            ));
+        }
+        // Memories are in the order of the first mapping of each.
+        if mapping.memory as usize > used {
+            return Err(format!("memory {used} is mapped behind a later one"));
+        }
+        used = used.max(mapping.memory as usize + 1);
+        last_before = Some(*range.end());
+    }
+    if used != memories.len() {
+        return Err(format!("{used} memories of {} are mapped", memories.len()));
+    }
+    for memory in memories {
+        if memory.bytes == 0 || memory.bytes > memory.file_bytes {
+            let MemorySnapshot {
+                bytes, file_bytes, ..
+            } = memory;
+            return Err(format!("memory of {bytes:#x} bytes of {file_bytes:#x}"));
+        }
+    }
+    Ok(addresses)
+}
+
+/// Checks that a mapping is whole pages inside its memory, and all of it if its addresses were allocated. Returns its
+/// I/O addresses.
+fn check_mapping(
+    mapping: &MappingSnapshot,
+    memories: &[MemorySnapshot],
+) -> Result<RangeInclusive<u64>, String> {
+    let MappingSnapshot {
+        iova,
+        bytes,
+        memory,
+        offset,
+        allocated,
+    } = *mapping;
+    let count = memories.len();
+    let Some(&MemorySnapshot {
+        bytes: len,
+        address,
+        ..
+    }) = memories.get(memory as usize)
+    else {
+        return Err(format!("memory {memory} of {count} is mapped"));
+    };
+    let whole_pages = (iova | bytes | offset).is_multiple_of(DMA_PAGE as u64);
+    let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= len);
+    // Address 0 is never allocated. Allocated addresses are congruent to the virtual ones (`dma`).
+    let is_congruent = iova % GIB as u64 == address % GIB as u64;
+    let can_be_allocated = offset == 0 && bytes == len && iova != 0 && is_congruent;
+    let last = bytes.checked_sub(1).and_then(|last| iova.checked_add(last));
+    match last {
+        Some(last) if whole_pages && is_inside && (can_be_allocated || !allocated) => {
+            Ok(iova..=last)
+        }
+        Some(_) | None => Err(format!(
+            "{bytes:#x} bytes from offset {offset:#x} of a memory of {len:#x} at address {address:#x} are mapped at IOVA {iova:#x}"
+        )),
+    }
+}

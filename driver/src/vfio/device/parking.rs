@@ -1,0 +1,185 @@
+//! A function under VFIO on its way from one process to another.
+//!
+//! The kernel's objects belong to open files, not to processes. A duplicate of the device's file keeps the function
+//! from being reset, and the container's file keeps the mappings and the pinned pages. The interrupts go on: the kernel
+//! has references to the eventfds. So the process that takes a function over only reads: the group's status, the
+//! device's and the IOMMU's description, and configuration space. It opens nothing, and sets no eventfd.
+
+use core::mem::offset_of;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vfio_bindings::bindings::vfio::{
+    VFIO_DEVICE_FLAGS_PCI, VFIO_GROUP_FLAGS_CONTAINER_SET, VFIO_GROUP_FLAGS_VIABLE,
+    VFIO_PCI_CONFIG_REGION_INDEX, vfio_device_info,
+};
+
+use super::{COMMAND_MEMORY_SPACE, CONFIG_COMMAND, Leave, Vfio};
+use crate::descriptors::{Given, Parting};
+use crate::error::{FunctionError, ParkError, ResumeError};
+use crate::interrupt::Notices;
+use crate::snapshot::VfioSnapshot;
+use crate::vfio::config::Window;
+use crate::vfio::container::{Container, Opening};
+use crate::vfio::error::VfioError;
+use crate::vfio::group::PciAddress;
+use crate::vfio::requests::DeviceRequests;
+use crate::vfio::sys::{Message, Request, System};
+
+/// Files of a function that is taken over.
+pub(crate) struct Files {
+    container: OwnedFd,
+    group: OwnedFd,
+    device: OwnedFd,
+}
+
+impl Files {
+    /// Finds the files of a snapshot.
+    pub(crate) fn of(snapshot: &VfioSnapshot, given: &mut Given<'_>) -> Result<Self, ResumeError> {
+        Ok(Self {
+            container: given.duplicate("container", &snapshot.container)?,
+            group: given.duplicate("group", &snapshot.group)?,
+            device: given.duplicate("device", &snapshot.device)?,
+        })
+    }
+}
+
+impl Vfio {
+    /// Describes the function for another process, with a duplicate of each file.
+    pub(crate) fn snapshot(&self, parting: &mut Parting<'_>) -> Result<VfioSnapshot, ParkError> {
+        let container = self.container();
+        Ok(VfioSnapshot {
+            address: self.address.clone(),
+            container: parting.add("container", container.fd())?,
+            group: parting.add("group", self.group.as_fd())?,
+            device: parting.add("device", self.device.as_fd())?,
+            group_number: container.number_of(&self.group),
+            group_leaves: self.leave.is_some(),
+            // PANIC: `DeviceRequests::vectors` has limited the number.
+            vector_count: u32::try_from(self.vectors).expect("at most 2048 vectors"),
+            mappings_left: container.mappings_left(),
+            mappings_at_first: container.iommu().available,
+        })
+    }
+
+    /// Leaves the function to another process.
+    pub(crate) fn part(&self) {
+        if let Some(leave) = &self.leave {
+            leave.parted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes on with a function that another process has parked. Nothing is written.
+    ///
+    /// If the caller drops the result because something else does not fit, it calls [`part`](Self::part) first.
+    pub(crate) fn resume(
+        system: Arc<dyn System>,
+        snapshot: &VfioSnapshot,
+        files: Files,
+        notices: Notices,
+    ) -> Result<Self, ResumeError> {
+        let address = snapshot.address.as_str();
+        let is_canonical = address
+            .parse::<PciAddress>()
+            .is_ok_and(|parsed| parsed.to_string() == address);
+        if !is_canonical {
+            return Err(ResumeError::Snapshot {
+                name: address.to_owned(),
+                what: format!("{address:?} is no full PCI address"),
+            });
+        }
+        let vfio = Self::examine(system, snapshot, files, notices);
+        let mut vfio = vfio.map_err(|error| ResumeError::Function {
+            name: address.to_owned(),
+            error: Box::new(FunctionError::Vfio(Box::new(error))),
+        })?;
+        let changed = |what: String| {
+            Err(ResumeError::Changed {
+                name: address.to_owned(),
+                what,
+            })
+        };
+        let (vectors, expected) = (vfio.vectors, snapshot.vector_count);
+        if vectors != expected as usize {
+            return changed(format!("{vectors} vectors, and there were {expected}"));
+        }
+        let (left, expected) = (vfio.container().mappings_left(), snapshot.mappings_left);
+        if left != expected {
+            return changed(format!(
+                "{left:?} mappings can be made in the container, and {expected:?} could"
+            ));
+        }
+        vfio.leave = snapshot.group_leaves.then(|| Leave {
+            address: vfio.address.clone(),
+            system: Arc::clone(&vfio.system),
+            group: Arc::clone(&vfio.group),
+            parted: AtomicBool::new(false),
+        });
+        Ok(vfio)
+    }
+
+    fn examine(
+        system: Arc<dyn System>,
+        snapshot: &VfioSnapshot,
+        files: Files,
+        notices: Notices,
+    ) -> Result<Self, VfioError> {
+        let address = snapshot.address.clone();
+        let ask = DeviceRequests {
+            address: &address,
+            system: &*system,
+        };
+        ask.check_container(files.container.as_fd())?;
+        let flags = ask.group_flags(files.group.as_fd())?;
+        let wanted = VFIO_GROUP_FLAGS_VIABLE | VFIO_GROUP_FLAGS_CONTAINER_SET;
+        if flags & wanted != wanted {
+            let what = format!("flags {flags:#x}: the group is not viable, or in no container");
+            return Err(ask.unusable(Request::GroupGetStatus, what));
+        }
+        let device = Arc::new(File::from(files.device));
+        let question = Message::new(size_of::<vfio_device_info>());
+        let info = ask.message(device.as_fd(), Request::DeviceGetInfo, question)?;
+        let flags: u32 = info.field(offset_of!(vfio_device_info, flags));
+        if flags & VFIO_DEVICE_FLAGS_PCI == 0 {
+            let what = format!("flags {flags:#x}: not a PCI device");
+            return Err(ask.unusable(Request::DeviceGetInfo, what));
+        }
+        let config = Window {
+            address: address.clone(),
+            system: Arc::clone(&system),
+            device: Arc::clone(&device),
+            region: ask.region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?,
+        };
+        let mut command = [0];
+        config.read(CONFIG_COMMAND, &mut command)?;
+        if command[0] & COMMAND_MEMORY_SPACE == 0 {
+            let what = format!(
+                "command register {:#x}: memory decoding is off, so the function was reset",
+                command[0]
+            );
+            return Err(ask.unusable(Request::DeviceGetRegionInfo, what));
+        }
+        let vectors = ask.vectors(device.as_fd())?;
+        let container = Container::new(&address, Arc::clone(&system), files.container)?;
+        container.set_available(snapshot.mappings_at_first);
+        let container = Arc::new(container);
+        let group = Arc::new(files.group);
+        if let Some(number) = snapshot.group_number {
+            container.joined(number, &group);
+        }
+        let opening = Opening::of(&address, &container)?;
+        Ok(Self {
+            config,
+            vectors,
+            notices,
+            device,
+            leave: None,
+            group,
+            opening,
+            system: Arc::clone(&system),
+            address: address.clone(),
+        })
+    }
+}

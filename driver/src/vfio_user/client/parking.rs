@@ -1,0 +1,165 @@
+//! A connection on its way from one process to another. The server sees only that messages stop, and go on.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use super::{Client, Connection, MAX_VECTORS};
+use crate::descriptors::{Given, Parting};
+use crate::error::{FunctionError, ParkError, ResumeError};
+use crate::interrupt::Notices;
+use crate::snapshot::VfioUserSnapshot;
+use crate::vfio_user::VfioUserError;
+use crate::vfio_user::message::MAX_FDS;
+use crate::vfio_user::socket::Socket;
+use crate::vfio_user::twin_client::TwinClient;
+
+/// Sockets of a connection that is taken over.
+pub(crate) struct Sockets {
+    main: OwnedFd,
+    twin: Option<OwnedFd>,
+}
+
+impl Sockets {
+    /// Finds the sockets of a snapshot.
+    pub(crate) fn of(
+        snapshot: &VfioUserSnapshot,
+        given: &mut Given<'_>,
+    ) -> Result<Self, ResumeError> {
+        let twin = snapshot.twin.as_ref();
+        Ok(Self {
+            main: given.duplicate("socket", &snapshot.socket)?,
+            twin: twin.map(|twin| given.duplicate("twin", twin)).transpose()?,
+        })
+    }
+}
+
+impl Client {
+    /// Describes the connection for another process, with a duplicate of each socket. The caller sends no message from
+    /// here on.
+    pub(crate) fn snapshot(
+        &self,
+        parting: &mut Parting<'_>,
+    ) -> Result<VfioUserSnapshot, ParkError> {
+        let connection = self.lock();
+        let socket = match &connection.socket {
+            Ok(socket) => Arc::clone(socket),
+            Err(lost) => {
+                return Err(ParkError::Lost {
+                    name: self.name.clone(),
+                    because: self.gone(lost).to_string(),
+                });
+            }
+        };
+        let twin = self.twin.as_ref();
+        Ok(VfioUserSnapshot {
+            path: self.path.clone(),
+            socket: parting.add("socket", socket.as_fd())?,
+            twin: twin
+                .map(|twin| parting.add("twin", twin.as_fd()))
+                .transpose()?,
+            next_id: connection.next_id,
+            // PANIC: at most MAX_FDS.
+            max_fds: u32::try_from(self.max_fds).expect("a few descriptors"),
+            most_mappings: self.most_mappings as u64,
+            // PANIC: at most MAX_VECTORS.
+            vector_count: u32::try_from(self.vectors).expect("a few vectors"),
+        })
+    }
+
+    /// Leaves the connection to another process. Nothing is sent, and no socket is shut down.
+    pub(crate) fn part(&self) {
+        if let Some(twin) = &self.twin {
+            twin.part();
+        }
+    }
+
+    /// Goes on with a connection. The server is asked what it is, and nothing else.
+    ///
+    /// If the caller drops the result because something else does not fit, it calls [`part`](Self::part) first.
+    pub(crate) fn resume(
+        snapshot: &VfioUserSnapshot,
+        sockets: Sockets,
+        notices: Notices,
+    ) -> Result<Self, ResumeError> {
+        let name = format!("vfio-user:{}", snapshot.path.display());
+        let max_fds = usize::try_from(snapshot.max_fds).unwrap_or(usize::MAX);
+        if !(1..=MAX_FDS).contains(&max_fds) || snapshot.vector_count > MAX_VECTORS {
+            return Err(ResumeError::Snapshot {
+                name,
+                what: format!(
+                    "{max_fds} descriptors in a message, {} vectors",
+                    snapshot.vector_count
+                ),
+            });
+        }
+        let unfit = |descriptor: &str| {
+            let (name, descriptor) = (name.clone(), descriptor.to_owned());
+            move |error: std::io::Error| ResumeError::Descriptor {
+                name,
+                descriptor,
+                what: error.to_string(),
+            }
+        };
+        let connected = |fd: OwnedFd| -> std::io::Result<Socket> {
+            let stream = UnixStream::from(fd);
+            // The call fails for a file of another kind, and for a socket that is not connected.
+            stream.peer_addr()?;
+            let socket = Socket::new(stream)?;
+            socket.check_quiet()?;
+            Ok(socket)
+        };
+        let main = connected(sockets.main).map_err(unfit("socket"))?;
+        let mut client = Self {
+            path: snapshot.path.clone(),
+            name: name.clone(),
+            twin: None,
+            connection: Mutex::new(Connection {
+                socket: Ok(Arc::new(main)),
+                next_id: snapshot.next_id,
+            }),
+            max_fds,
+            most_mappings: usize::try_from(snapshot.most_mappings).unwrap_or(usize::MAX),
+            vectors: 0,
+            notices,
+        };
+        let asked = client.identify();
+        asked.map_err(|source| client.unresumed(source))?;
+        if client.vectors != snapshot.vector_count as usize {
+            return Err(ResumeError::Changed {
+                name,
+                what: format!(
+                    "{} vectors, and there were {}",
+                    client.vectors, snapshot.vector_count
+                ),
+            });
+        }
+        if let Some(fd) = sockets.twin {
+            let fd = connected(fd).map_err(unfit("twin"))?;
+            client.twin = Some(client.with_twin(fd)?);
+        }
+        Ok(client)
+    }
+
+    /// Makes the twin of the connection.
+    fn with_twin(&self, socket: Socket) -> Result<TwinClient, ResumeError> {
+        let connection = self.lock();
+        let made = match &connection.socket {
+            Ok(main) => TwinClient::over(&self.name, socket, main)
+                .map_err(|source| self.transport(super::Command::VERSION, source)),
+            Err(lost) => Err(self.gone(lost)),
+        };
+        made.map_err(|source| self.unresumed(source))
+    }
+
+    fn unresumed(&self, source: VfioUserError) -> ResumeError {
+        let name = self.name.clone();
+        ResumeError::Function {
+            name: name.clone(),
+            error: Box::new(FunctionError::VfioUser {
+                name,
+                source: Box::new(source),
+            }),
+        }
+    }
+}

@@ -1,0 +1,938 @@
+//! Functions that are parked, and resumed in this process or in a child of it. The server sees one client.
+
+// UNSAFETY: tests lend memory, and fork.
+#![expect(unsafe_code, reason = "lending and fork")]
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::ops::RangeInclusive;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use rand::rngs::StdRng;
+use rand::seq::IndexedMutRandom;
+use rand::{Rng, SeedableRng};
+use tempfile::TempDir;
+
+use super::super::Server;
+use super::{Rig, Sample, arrives};
+use crate::double::Double;
+use crate::{
+    ArenaError, ArenaSnapshot, BackendSnapshot, Be32, ClaimError, DmaArena, DmaPool, Function,
+    FunctionSnapshot, Iova, LentMemory, NamedFd, ParkError, ResumeError, SharedMemory,
+    UnclaimedMemory,
+};
+
+const PAGE: usize = 4096;
+const CHUNK: usize = 1 << 16;
+/// I/O address that the tests choose for memory of their own.
+const OWN: Iova = Iova(0x10_0000_0000);
+
+fn park(function: Function) -> (FunctionSnapshot, Vec<NamedFd>) {
+    function.park().map_err(|(_, error)| error).unwrap()
+}
+
+fn resume(snapshot: &FunctionSnapshot, descriptors: Vec<NamedFd>) -> Function {
+    Function::resume(snapshot, descriptors)
+        .map_err(|(_, error)| error)
+        .unwrap()
+}
+
+/// Resumes a function that is refused. Returns the descriptors and the error.
+fn refused(snapshot: &FunctionSnapshot, descriptors: Vec<NamedFd>) -> (Vec<NamedFd>, ResumeError) {
+    Function::resume(snapshot, descriptors).unwrap_err()
+}
+
+fn bytes_at<const N: usize>(memory: &SharedMemory, at: usize) -> [u8; N] {
+    memory.read_obj(at)
+}
+
+/// The function's registers, interrupts and memory go on, and so does what the device does meanwhile.
+#[test]
+fn a_parked_function_goes_on_where_it_was_and_the_server_sees_no_end() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    function.set_bus_master(true).unwrap();
+    let interrupts = function.enable_interrupts(usize::MAX).unwrap();
+    let bar = function.bar(0).unwrap();
+    let block = bar.block::<Sample>(0x100).unwrap();
+    block.write(|r| &r.control, Be32::new(0x1111_2222));
+
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let small = arena.alloc(100, 64).unwrap();
+    let lost = arena.alloc(2 * PAGE, PAGE).unwrap();
+    let large = arena.alloc(3 * CHUNK, PAGE).unwrap();
+    small.write_bytes(0, b"small");
+    large.write_bytes(3 * CHUNK - 5, b"large");
+    lost.fill(0, 2 * PAGE, 0xee);
+    let own = SharedMemory::anonymous(3 * PAGE).unwrap();
+    function.dma_map(OWN, &own, PAGE, 2 * PAGE).unwrap();
+    own.write_bytes(PAGE + 7, b"own");
+    let places = [&small, &large].map(|it| (it.iova(), it.len(), it.address()));
+    let (lost_at, own_at) = (lost.iova(), own.address());
+    rig.double.signal(1);
+    assert!(arrives(&interrupts[1]));
+    let mappings = rig.double.mappings();
+    assert_eq!(mappings.len(), 3);
+
+    function.hold_mappings();
+    let arena_before = arena.snapshot().unwrap();
+    drop((small, lost, large, arena, own, interrupts, block, bar));
+    let (snapshot, descriptors) = park(function);
+    assert_eq!(rig.double.mappings(), mappings);
+
+    let (memory, at) = rig.double.reach(places[0].0.0 + 50);
+    memory.write_bytes(at, b"meanwhile");
+    rig.double.signal(0);
+
+    let function = resume(&snapshot, descriptors);
+    let arena = DmaArena::resume(&function, &arena_before).unwrap();
+    let [small, large] = places.map(|(iova, bytes, address)| {
+        let buffer = arena.claim(iova, bytes).unwrap();
+        assert_eq!((buffer.iova(), buffer.len()), (iova, bytes));
+        assert_eq!(buffer.address(), address);
+        buffer
+    });
+    assert_eq!(small.read_obj::<[u8; 5]>(0), *b"small");
+    assert_eq!(small.read_obj::<[u8; 9]>(50), *b"meanwhile");
+    assert_eq!(large.read_obj::<[u8; 5]>(3 * CHUNK - 5), *b"large");
+    let own = function.claim_mapping(OWN, 2 * PAGE).unwrap();
+    assert_eq!((own.address(), own.len()), (own_at, 3 * PAGE));
+    assert_eq!(bytes_at(&own, PAGE + 7), *b"own");
+
+    let interrupts = function.enable_interrupts(usize::MAX).unwrap();
+    assert_eq!(interrupts.len(), 2);
+    assert!(arrives(&interrupts[0]));
+    assert_eq!([interrupts[0].take(), interrupts[1].take()], [1, 1]);
+    rig.double.signal(1);
+    assert!(arrives(&interrupts[1]));
+    rig.double.notices().error.unwrap().signal();
+    assert!(arrives(function.notices().error.as_ref().unwrap()));
+    assert_eq!(rig.double.times_interrupts_set(), 1);
+    let bar = function.bar(0).unwrap();
+    let block = bar.block::<Sample>(0x100).unwrap();
+    assert_eq!(block.read(|r| &r.control).get(), 0x1111_2222);
+    block.write(|r| &r.control, Be32::new(0x3333_4444));
+    assert_eq!(block.read(|r| &r.control).get(), 0x3333_4444);
+    assert!(rig.double.is_bus_master());
+
+    let left = UnclaimedMemory {
+        iova: lost_at,
+        bytes: 2 * PAGE,
+    };
+    assert_eq!(arena.unclaimed(), [left]);
+    assert_eq!(arena.finish(), [left]);
+    assert_eq!(function.release_mappings(), []);
+    assert_eq!(rig.double.mappings(), mappings);
+    // Memory that was not claimed is used again, and is cleared before.
+    let again = arena.alloc(2 * PAGE, PAGE).unwrap();
+    assert_eq!(again.iova(), lost_at);
+    assert_eq!(again.read_obj::<[u8; 2 * PAGE]>(0), [0; 2 * PAGE]);
+    drop(large);
+    assert_eq!(rig.double.mappings().len(), 2);
+    function.dma_unmap(OWN, 2 * PAGE).unwrap();
+    assert_eq!(rig.double.mappings().len(), 1);
+    assert_eq!(rig.double.resets(), 0);
+    drop((small, again, arena, own, interrupts, block, bar, function));
+    let double = rig.finished();
+    assert_eq!((double.resets(), double.mappings()), (1, vec![]));
+}
+
+/// Drives a function in a child process. Returns false if something is not as it should be. Nothing is dropped, because
+/// another thread of the parent may have held a lock of this crate's unmapping at the fork.
+fn drive_in_child(
+    snapshot: &FunctionSnapshot,
+    descriptors: Vec<NamedFd>,
+    (arena, iova): (&ArenaSnapshot, Iova),
+) -> bool {
+    let function = match Function::resume(snapshot, descriptors) {
+        Ok(function) => std::mem::ManuallyDrop::new(function),
+        Err(error) => {
+            std::mem::forget(error);
+            return false;
+        }
+    };
+    let Ok(arena) = DmaArena::resume(&function, arena).map(std::mem::ManuallyDrop::new) else {
+        return false;
+    };
+    let Ok(buffer) = arena.claim(iova, 64).map(std::mem::ManuallyDrop::new) else {
+        return false;
+    };
+    let Ok(interrupts) = function.enable_interrupts(2) else {
+        return false;
+    };
+    let as_before = buffer.read_obj::<[u8; 6]>(0) == *b"parent" && interrupts[1].take() == 1;
+    buffer.write_bytes(0, b"child!");
+    let Ok(bar) = function.bar(0).map(std::mem::ManuallyDrop::new) else {
+        return false;
+    };
+    let Ok(block) = bar.block::<Sample>(0x100).map(std::mem::ManuallyDrop::new) else {
+        return false;
+    };
+    block.write(|r| &r.control, Be32::new(0x5555_6666));
+    as_before && block.read(|r| &r.control).get() == 0x5555_6666
+}
+
+#[test]
+fn a_child_process_drives_the_function_and_the_parent_goes_on_after_it() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let interrupts = function.enable_interrupts(2).unwrap();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    buffer.write_bytes(0, b"parent");
+    let iova = buffer.iova();
+    rig.double.signal(1);
+    assert!(arrives(&interrupts[1]));
+    function.hold_mappings();
+    let arena_before = arena.snapshot().unwrap();
+    drop((buffer, arena, interrupts));
+    let (snapshot, descriptors) = park(function);
+
+    // SAFETY: the child has one thread, and takes no lock that another thread can have held at the fork: the allocator
+    // of the C library is made for that. It ends by `_exit`.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let done = drive_in_child(&snapshot, descriptors, (&arena_before, iova));
+            // SAFETY: the call ends the process.
+            unsafe { libc::_exit(i32::from(!done)) };
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        }
+    }
+    let written = rig.double.writes();
+    assert_eq!(written, [(0, 0x110, vec![0x55, 0x55, 0x66, 0x66])]);
+    let function = resume(&snapshot, descriptors);
+    let arena = DmaArena::resume(&function, &arena_before).unwrap();
+    let buffer = arena.claim(iova, 64).unwrap();
+    assert_eq!(buffer.read_obj::<[u8; 6]>(0), *b"child!");
+    assert_eq!(rig.double.resets(), 0);
+    drop((buffer, arena, function));
+    assert_eq!(rig.finished().resets(), 1);
+}
+
+/// Parks a function that is not to be parked. Returns it, and the error.
+fn not_parked(function: Function) -> (Function, ParkError) {
+    function.park().unwrap_err()
+}
+
+#[test]
+fn a_function_that_is_still_used_is_not_parked_and_says_by_what() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let (clone, arena) = (function.clone(), DmaArena::new(&function).unwrap());
+    let (function, error) = not_parked(function);
+    assert!(
+        matches!(error, ParkError::Clones { others: 2, .. }),
+        "{error:?}"
+    );
+    drop((clone, arena));
+
+    let bar = function.bar(0).unwrap();
+    let block = bar.block::<Sample>(0).unwrap();
+    drop(bar);
+    let (function, error) = not_parked(function);
+    assert!(
+        matches!(error, ParkError::Bars { count: 1, .. }),
+        "{error:?}"
+    );
+    drop(block);
+
+    let own: &mut [u8] = vec![0; 3 * PAGE].leak();
+    // SAFETY: the memory is never freed, and is not accessed.
+    let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), PAGE) }.unwrap();
+    function.hold_mappings();
+    let (function, error) = not_parked(function);
+    assert!(matches!(error, ParkError::LentMemory { .. }), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("{:#x}", lent.iova().0 & !0xfff))
+    );
+    drop(lent);
+    assert_eq!(rig.double.asked(), [], "lent memory ends with its lease");
+
+    let memory = SharedMemory::of_this_process(PAGE).unwrap();
+    function.dma_map(OWN, &memory, 0, PAGE).unwrap();
+    let (function, error) = not_parked(function);
+    let here = OWN.0;
+    assert!(
+        matches!(error, ParkError::NoDescriptor { iova, bytes: PAGE, .. } if iova == here),
+        "{error:?}"
+    );
+    function.dma_unmap(OWN, PAGE).unwrap();
+
+    let beside = Rig::new(1);
+    let other = Function::vfio_user_in(&beside.path, &function.dma_space()).unwrap();
+    let (function, error) = not_parked(function);
+    assert!(
+        matches!(error, ParkError::Shared { functions: 2, .. }),
+        "{error:?}"
+    );
+    drop(other);
+    // Nothing has happened to the function.
+    let (snapshot, descriptors) = park(function);
+    let function = resume(&snapshot, descriptors);
+    assert_eq!(function.enable_interrupts(1).unwrap().len(), 1);
+    assert_eq!(rig.double.resets(), 0);
+}
+
+#[test]
+fn a_function_that_has_refused_to_unmap_memory_is_not_parked() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let memory = SharedMemory::anonymous(PAGE).unwrap();
+    function.dma_map(OWN, &memory, 0, PAGE).unwrap();
+    rig.double.set_refuses_unmap(true);
+    assert!(function.dma_unmap(OWN, PAGE).is_err());
+    let (function, error) = not_parked(function);
+    let here = OWN.0;
+    assert!(
+        matches!(error, ParkError::Kept { iova, .. } if iova == here),
+        "{error:?}"
+    );
+    let arena = DmaArena::with_chunk_bytes(&function, PAGE).unwrap();
+    drop(arena.alloc(64, 64).unwrap());
+    drop(arena);
+    let (_function, error) = not_parked(function);
+    assert!(matches!(error, ParkError::Stopped { .. }), "{error:?}");
+}
+
+/// An arena that keeps memory for the device has no owner for it in the next process.
+#[test]
+fn an_arena_that_keeps_memory_of_the_device_has_no_snapshot() {
+    let rig = Rig::new(1);
+    let arena = DmaArena::new(&rig.function()).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    arena.downgrade().keep(buffer);
+    assert_eq!(arena.snapshot(), Err(ArenaError::Kept { count: 1 }));
+}
+
+/// If the function cannot be parked, the owners of its memory are made again in the same process.
+#[test]
+fn an_arena_is_made_again_when_its_function_was_not_parked() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let pool = DmaPool::builder(&function).build(5 * PAGE).unwrap();
+    let of_pool = pool.alloc(10, 1).unwrap();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let buffer = arena.alloc(200, 64).unwrap();
+    buffer.write_bytes(0, b"here");
+    of_pool.write_bytes(0, b"pool");
+    let mappings = rig.double.mappings();
+    function.hold_mappings();
+    let places = [buffer.iova(), of_pool.iova()];
+    let (before, pool_before) = (arena.snapshot().unwrap(), pool.snapshot());
+    drop((arena, buffer, pool, of_pool));
+    let clone = function.clone();
+    let (function, error) = not_parked(function);
+    assert!(matches!(error, ParkError::Clones { .. }), "{error:?}");
+    drop(clone);
+    let arena = DmaArena::resume(&function, &before).unwrap();
+    let pool = DmaPool::resume(&function, &pool_before).unwrap();
+    let buffer = arena.claim(places[0], 200).unwrap();
+    let of_pool = pool.claim(places[1], 10).unwrap();
+    assert_eq!(buffer.read_obj::<[u8; 4]>(0), *b"here");
+    assert_eq!(of_pool.read_obj::<[u8; 4]>(0), *b"pool");
+    assert_eq!((arena.finish(), pool.finish()), (vec![], vec![]));
+    assert_eq!(function.release_mappings(), []);
+    assert_eq!(rig.double.mappings(), mappings);
+    assert_eq!(arena.snapshot().unwrap(), before);
+    assert_eq!(pool.snapshot(), pool_before);
+    drop((arena, buffer, pool, of_pool));
+    assert_eq!(rig.double.mappings(), []);
+}
+
+#[test]
+fn only_a_range_that_was_in_use_is_claimed_and_only_once() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let buffers = [100, 100, 5 * PAGE, 3 * CHUNK].map(|bytes| arena.alloc(bytes, 64).unwrap());
+    let free = arena.alloc(640, 64).unwrap();
+    let free_at = free.iova();
+    drop(free);
+    let [first, second, pages, large] = buffers.each_ref().map(|it| it.iova());
+    function.hold_mappings();
+    let before = arena.snapshot().unwrap();
+    drop((arena, buffers));
+    let arena = DmaArena::resume(&function, &before).unwrap();
+    let iova = first.0;
+    let claim = |iova: Iova, bytes| arena.claim(iova, bytes).map(|buffer| buffer.iova().0);
+    for bytes in [1, 64, 129, 256] {
+        let in_use = 128;
+        assert_eq!(
+            claim(first, bytes),
+            Err(ClaimError::Length {
+                iova,
+                bytes,
+                in_use
+            })
+        );
+    }
+    for (at, bytes) in [(Iova(iova + 64), 64), (free_at, 640), (Iova(iova + 1), 127)] {
+        let iova = at.0;
+        assert_eq!(claim(at, bytes), Err(ClaimError::NotInUse { iova, bytes }));
+    }
+    for (at, bytes) in [
+        (Iova(0), 64),
+        (OWN, 64),
+        (first, 0),
+        (first, CHUNK + 1),
+        (first, usize::MAX),
+        (Iova(u64::MAX), 64),
+    ] {
+        let iova = at.0;
+        assert_eq!(claim(at, bytes), Err(ClaimError::Outside { iova, bytes }));
+    }
+    let held = arena.claim(first, 100).unwrap();
+    let bytes = 100;
+    assert_eq!(claim(first, 100), Err(ClaimError::Claimed { iova, bytes }));
+    // Claimed memory is an ordinary buffer: it returns to the arena.
+    drop(held);
+    assert_eq!(claim(first, 100), Err(ClaimError::NotInUse { iova, bytes }));
+    assert_eq!(arena.alloc(100, 64).unwrap().iova(), first);
+    let left = [(second, 128), (pages, 5 * PAGE), (large, 3 * CHUNK)];
+    let left = left.map(|(iova, bytes)| UnclaimedMemory { iova, bytes });
+    assert_eq!(arena.finish(), left);
+    assert_eq!(arena.unclaimed(), []);
+    // The chunk of the large buffer has no owner any more, and is unmapped when the function's mappings are released.
+    assert_eq!(rig.double.mappings().len(), 2);
+    assert_eq!(function.release_mappings(), left[2..]);
+    assert_eq!(rig.double.mappings().len(), 1);
+    drop(arena);
+    assert_eq!(rig.double.mappings(), []);
+}
+
+/// A mapping that is held has one owner at a time.
+#[test]
+fn an_arena_is_not_made_twice_of_the_same_mappings() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    let before = arena.snapshot().unwrap();
+    let refused = |error: ResumeError| error.to_string();
+    let text = refused(DmaArena::resume(&function, &before).unwrap_err());
+    assert!(text.contains("has an owner already"), "{text}");
+    function.hold_mappings();
+    drop((buffer, arena));
+    let _arena = DmaArena::resume(&function, &before).unwrap();
+    let text = refused(DmaArena::resume(&function, &before).unwrap_err());
+    assert!(text.contains("has an owner already"), "{text}");
+}
+
+#[test]
+fn descriptors_that_are_not_those_of_the_snapshot_are_refused_and_given_back() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    function.enable_interrupts(2).unwrap();
+    let memory = [(); 2].map(|()| SharedMemory::anonymous(PAGE).unwrap());
+    for (iova, memory) in [0x1000, 0x3000].into_iter().zip(&memory) {
+        function.dma_map(Iova(iova), memory, 0, PAGE).unwrap();
+    }
+    drop(memory);
+    let (snapshot, mut fds) = park(function);
+    let names: Vec<&str> = fds.iter().map(|fd| fd.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "memory-0", "memory-1", "vector-0", "vector-1", "error", "removal", "socket", "twin"
+        ]
+    );
+    let count = fds.len();
+    let mut error;
+    for _ in 0..count {
+        let taken = fds.remove(0);
+        (fds, error) = refused(&snapshot, fds);
+        assert!(
+            matches!(&error, ResumeError::Missing { descriptor, given, .. }
+                if *descriptor == taken.name && *given == count - 1),
+            "{error:?}"
+        );
+        fds.push(taken);
+    }
+    for (one, other) in [(0, 1), (2, 3), (2, 4), (0, 2), (6, 7)] {
+        let swap = |fds: &mut Vec<NamedFd>| {
+            let name = std::mem::take(&mut fds[one].name);
+            fds[one].name = std::mem::replace(&mut fds[other].name, name);
+        };
+        swap(&mut fds);
+        (fds, error) = refused(&snapshot, fds);
+        assert!(
+            matches!(error, ResumeError::Descriptor { .. }),
+            "{one} {other}: {error:?}"
+        );
+        swap(&mut fds);
+    }
+    let null = || std::fs::File::open("/dev/null").unwrap().into();
+    fds.push(NamedFd {
+        name: "memory-2".to_owned(),
+        fd: null(),
+    });
+    (fds, error) = refused(&snapshot, fds);
+    assert!(
+        matches!(&error, ResumeError::Unknown { descriptor, .. } if descriptor == "memory-2"),
+        "{error:?}"
+    );
+    fds[count].name = "error".to_owned();
+    (fds, error) = refused(&snapshot, fds);
+    assert!(
+        matches!(&error, ResumeError::Repeated { descriptor, .. } if descriptor == "error"),
+        "{error:?}"
+    );
+    fds.pop();
+    let function = resume(&snapshot, fds);
+    assert_eq!(rig.double.resets(), 0);
+    drop(function);
+    assert_eq!(rig.finished().resets(), 1);
+}
+
+#[test]
+fn memory_whose_addresses_are_in_use_is_refused_with_them() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    function.hold_mappings();
+    drop(arena);
+    let (snapshot, fds) = park(function);
+    let (fds, error) = refused(&snapshot, fds);
+    let at = buffer.address();
+    assert!(
+        matches!(error, ResumeError::AddressTaken { address, bytes, .. }
+            if address == at && bytes == CHUNK as u64),
+        "{error:?}"
+    );
+    // The memory's last owner in this process has no say any more.
+    let mappings = rig.double.mappings();
+    drop(buffer);
+    assert_eq!(rig.double.mappings(), mappings);
+    drop(resume(&snapshot, fds));
+    let double = rig.finished();
+    assert_eq!((double.mappings(), double.resets()), (vec![], 1));
+}
+
+/// A holder of the file can remove its pages (`FALLOC_FL_PUNCH_HOLE`). The device would go on with the old ones.
+#[test]
+fn memory_from_which_pages_were_removed_is_refused() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let memory = SharedMemory::anonymous(4 * PAGE).unwrap();
+    memory.fill(0, 4 * PAGE, 1);
+    function.dma_map(OWN, &memory, 0, 4 * PAGE).unwrap();
+    drop(memory);
+    let (snapshot, fds) = park(function);
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let (offset, bytes) = (4096, 4096);
+    fallocate(&fds[0].fd, flags, offset, bytes).unwrap();
+    let (fds, error) = refused(&snapshot, fds);
+    let text = error.to_string();
+    assert!(
+        text.contains("memory-0: 24 blocks") && text.contains("32 were"),
+        "{text}"
+    );
+    assert_eq!(fds[0].name, "memory-0");
+}
+
+#[test]
+fn a_function_that_was_changed_meanwhile_is_refused() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    function.set_bus_master(true).unwrap();
+    let (snapshot, mut fds) = park(function);
+    let mut error;
+    let direct = rig.double.function();
+    for (offset, other, before) in [(4, 0, 6), (0, 0x15b3, 0), (0x2e, 7, 0)] {
+        direct.config_write_u16(offset, other).unwrap();
+        (fds, error) = refused(&snapshot, fds);
+        assert!(matches!(error, ResumeError::Changed { .. }), "{error:?}");
+        direct.config_write_u16(offset, before).unwrap();
+    }
+    let function = resume(&snapshot, fds);
+    assert!(rig.double.is_bus_master());
+    assert_eq!(rig.double.resets(), 0);
+    drop(function);
+}
+
+/// A server whose end of the connection the test has too.
+struct Cut {
+    double: Double,
+    path: PathBuf,
+    _directory: TempDir,
+    ends: mpsc::Receiver<UnixStream>,
+    served: JoinHandle<()>,
+}
+
+impl Cut {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nic.sock");
+        let double = Double::new();
+        let server = Server::new(Arc::new(double.clone()), UnixListener::bind(&path).unwrap());
+        let (give, ends) = mpsc::channel();
+        let served = thread::spawn(move || {
+            let (stream, _) = server.listener().accept().unwrap();
+            give.send(stream.try_clone().unwrap()).unwrap();
+            server.serve_stream(stream);
+        });
+        Self {
+            double,
+            path,
+            _directory: directory,
+            ends,
+            served,
+        }
+    }
+}
+
+#[test]
+fn a_lost_function_is_not_parked() {
+    let cut = Cut::new();
+    let function = Function::vfio_user(&cut.path).unwrap();
+    let end = cut.ends.recv().unwrap();
+    end.shutdown(Shutdown::Both).unwrap();
+    let (function, error) = not_parked(function);
+    assert!(matches!(error, ParkError::Lost { .. }), "{error:?}");
+    assert!(function.lost().is_some());
+    let (_function, error) = not_parked(function);
+    assert!(matches!(error, ParkError::Lost { .. }), "{error:?}");
+    cut.served.join().unwrap();
+    assert_eq!(cut.double.resets(), 1);
+}
+
+#[test]
+fn a_connection_that_ended_or_has_an_unread_message_is_refused() {
+    let cut = Cut::new();
+    let (snapshot, fds) = park(Function::vfio_user(&cut.path).unwrap());
+    let mut end = cut.ends.recv().unwrap();
+    end.write_all(&[0]).unwrap();
+    let (fds, error) = refused(&snapshot, fds);
+    assert!(
+        matches!(&error, ResumeError::Descriptor { descriptor, .. } if descriptor == "socket"),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("not asked for"), "{error}");
+    assert_eq!(cut.double.resets(), 0, "the server goes on");
+    end.shutdown(Shutdown::Both).unwrap();
+    cut.served.join().unwrap();
+    // The server has dropped the connection; what it had sent is still to be read.
+    drop(end);
+    assert_eq!(refused(&snapshot, fds).0.len(), snapshot_fds(&snapshot));
+}
+
+/// Returns the number of descriptors of a snapshot without memory.
+fn snapshot_fds(snapshot: &FunctionSnapshot) -> usize {
+    let twin = match &snapshot.backend {
+        BackendSnapshot::VfioUser(client) => usize::from(client.twin.is_some()),
+        BackendSnapshot::Vfio(_) => 0,
+    };
+    let notices = [&snapshot.error, &snapshot.removal];
+    1 + twin + snapshot.vectors.len() + notices.into_iter().flatten().count()
+}
+
+/// The thread that answers for lent memory ends between two messages, and the next owner of the socket starts another.
+#[test]
+fn memory_is_lent_again_after_the_function_was_parked() {
+    let rig = Rig::new(1);
+    let own: &mut [u8] = vec![7; 3 * PAGE].leak();
+    let at = own.as_mut_ptr();
+    // SAFETY: the memory is never freed, and is not accessed otherwise.
+    let lend = |function: &Function| unsafe { LentMemory::new(function, at, 3 * PAGE) }.unwrap();
+    let mut function = rig.function();
+    for _ in 0..3 {
+        let lent = lend(&function);
+        let mut seen = [0; 9];
+        let iova = lent.iova().0;
+        rig.double.asks(iova).read(iova + 5, &mut seen).unwrap();
+        assert_eq!(seen, [7; 9]);
+        drop(lent);
+        let (snapshot, fds) = park(function);
+        function = resume(&snapshot, fds);
+    }
+    assert_eq!(rig.double.resets(), 0);
+    drop(function);
+    assert_eq!(rig.finished().resets(), 1);
+}
+
+#[test]
+fn a_function_whose_resumption_is_refused_at_the_end_keeps_its_twin_socket() {
+    let rig = Rig::new(1);
+    let (mut snapshot, fds) = park(rig.function());
+    snapshot.identity.class ^= 1;
+    let (fds, error) = refused(&snapshot, fds);
+    assert!(matches!(error, ResumeError::Changed { .. }), "{error:?}");
+    snapshot.identity.class ^= 1;
+    let function = resume(&snapshot, fds);
+    let own: &mut [u8] = vec![1; 3 * PAGE].leak();
+    // SAFETY: the memory is never freed, and is not accessed otherwise.
+    let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), PAGE) }.unwrap();
+    let mut seen = [0; 4];
+    let iova = lent.iova().0;
+    rig.double.asks(iova).read(iova, &mut seen).unwrap();
+    assert_eq!(seen, [1; 4]);
+}
+
+/// Changes a number to another one, mostly an unlucky one.
+fn twist(number: u64, random: &mut StdRng) -> u64 {
+    match random.random_range(0..9) {
+        0 => number.wrapping_add(1),
+        1 => number.wrapping_sub(1),
+        2 => number.wrapping_add(4096),
+        3 => number.wrapping_sub(4096),
+        4 => number ^ (1 << random.random_range(0..64)),
+        5 => 0,
+        6 => u64::MAX,
+        7 => u64::MAX - 4095,
+        _ => random.random(),
+    }
+}
+
+fn twist_ranges(ranges: &mut Vec<RangeInclusive<u64>>, random: &mut StdRng) {
+    if ranges.is_empty() || random.random_bool(0.2) {
+        ranges.push(random.random()..=random.random());
+        return;
+    }
+    let at = random.random_range(0..ranges.len());
+    let (start, end) = (*ranges[at].start(), *ranges[at].end());
+    match random.random_range(0..4) {
+        0 => drop(ranges.remove(at)),
+        1 => ranges[at] = twist(start, random)..=end,
+        2 => ranges[at] = start..=twist(end, random),
+        _ => ranges.insert(at, start..=end),
+    }
+}
+
+/// Removes, repeats or moves an element.
+fn twist_list<T: Clone>(list: &mut Vec<T>, random: &mut StdRng) {
+    if list.is_empty() {
+        return;
+    }
+    let at = random.random_range(0..list.len());
+    let to = random.random_range(0..list.len());
+    match random.random_range(0..3) {
+        0 => drop(list.remove(at)),
+        1 => list.insert(to, list[at].clone()),
+        _ => list.swap(at, to),
+    }
+}
+
+/// Changes one thing in a snapshot of a vfio-user function, as a stranger might.
+fn mutate(snapshot: &mut FunctionSnapshot, random: &mut StdRng) {
+    let FunctionSnapshot {
+        backend,
+        identity,
+        vectors,
+        error,
+        removal,
+        space,
+    } = snapshot;
+    let BackendSnapshot::VfioUser(client) = backend else {
+        panic!("{backend:?}");
+    };
+    let narrow = |number: u64| u32::try_from(number & 0xffff_ffff).unwrap();
+    match random.random_range(0..12) {
+        0 => {
+            let mut all: Vec<_> = vectors.iter_mut().collect();
+            all.extend([error, removal].into_iter().flatten());
+            all.extend(space.memories.iter_mut().map(|memory| &mut memory.file));
+            all.push(&mut client.socket);
+            all.extend(&mut client.twin);
+            let at = random.random_range(0..all.len());
+            let one = &mut *all[at];
+            match random.random_range(0..5) {
+                0 => one.device = twist(one.device, random),
+                1 => one.inode = twist(one.inode, random),
+                2 => one.special = twist(one.special, random),
+                3 => one.event = random.random_bool(0.5).then(|| random.random_range(0..99)),
+                _ => one.name.push(char::from(random.random_range(b' '..b'~'))),
+            }
+        }
+        1 | 2 => {
+            if let Some(memory) = space.memories.choose_mut(random) {
+                let number = match random.random_range(0..4) {
+                    0 => &mut memory.address,
+                    1 => &mut memory.file_bytes,
+                    2 => &mut memory.bytes,
+                    _ => &mut memory.blocks,
+                };
+                *number = twist(*number, random);
+            }
+        }
+        3 | 4 => {
+            if let Some(mapping) = space.mappings.choose_mut(random) {
+                match random.random_range(0..5) {
+                    0 => mapping.iova = twist(mapping.iova, random),
+                    1 => mapping.bytes = twist(mapping.bytes, random),
+                    2 => mapping.offset = twist(mapping.offset, random),
+                    3 => mapping.memory = narrow(twist(mapping.memory.into(), random)),
+                    _ => mapping.allocated ^= true,
+                }
+            }
+        }
+        5 => twist_ranges(&mut space.free, random),
+        6 => twist_ranges(&mut space.ranges, random),
+        7 => twist_ranges(space.allowed.get_or_insert_default(), random),
+        8 => match random.random_range(0..5) {
+            0 => twist_list(vectors, random),
+            1 => twist_list(&mut space.memories, random),
+            2 => twist_list(&mut space.mappings, random),
+            3 => std::mem::swap(error, removal),
+            _ => *error = None,
+        },
+        9 => match random.random_range(0..4) {
+            0 => client.max_fds = narrow(twist(client.max_fds.into(), random)),
+            1 => client.most_mappings = twist(client.most_mappings, random),
+            2 => client.vector_count = narrow(twist(client.vector_count.into(), random)),
+            _ => client.twin = None,
+        },
+        10 => identity.command ^= 1 << random.random_range(0..16),
+        _ => identity.device ^= 1 << random.random_range(0..32),
+    }
+}
+
+/// Makes a function with memory of all kinds, and parks it.
+fn parked_with_memory(rig: &Rig) -> (FunctionSnapshot, Vec<NamedFd>, ArenaSnapshot) {
+    let function = rig.function();
+    function.enable_interrupts(2).unwrap();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let sizes = [64, 640, 40_000, 50_000, 100, 2 * CHUNK, 3 * CHUNK];
+    let mut buffers = sizes.map(|bytes| Some(arena.alloc(bytes, 64).unwrap()));
+    buffers[1] = None;
+    let own = SharedMemory::anonymous(4 * PAGE).unwrap();
+    function.dma_map(OWN, &own, PAGE, 2 * PAGE).unwrap();
+    function
+        .dma_map(Iova(OWN.0 + 0x10_0000), &own, 0, PAGE)
+        .unwrap();
+    function.hold_mappings();
+    let before = arena.snapshot().unwrap();
+    drop((buffers, arena, own));
+    let (snapshot, fds) = park(function);
+    (snapshot, fds, before)
+}
+
+/// Whatever a snapshot says: the function is either refused, or is what the snapshot says.
+#[test]
+fn a_snapshot_that_was_changed_is_refused_or_is_true() {
+    let rig = Rig::new(1);
+    let (snapshot, mut fds, _) = parked_with_memory(&rig);
+    let mappings = rig.double.mappings();
+    let mut counts = [0, 0];
+    for seed in 0..1000 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut changed = snapshot.clone();
+        for _ in 0..random.random_range(1..3) {
+            mutate(&mut changed, &mut random);
+        }
+        match Function::resume(&changed, fds) {
+            Err((given_back, error)) => {
+                assert!(!error.to_string().is_empty());
+                fds = given_back;
+                counts[0] += 1;
+            }
+            Ok(function) => {
+                let again;
+                (again, fds) = park(function);
+                assert_eq!(comparable(&again), comparable(&changed), "seed {seed}");
+                counts[1] += 1;
+            }
+        }
+    }
+    assert!(counts[0] > 500 && counts[1] > 10, "{counts:?}");
+    // All of that has left no trace.
+    assert_eq!(rig.double.mappings(), mappings);
+    assert_eq!(rig.double.resets(), 0);
+    let (again, _fds) = park(resume(&snapshot, fds));
+    assert_eq!(comparable(&again), comparable(&snapshot));
+}
+
+/// Returns a snapshot without what changes by itself: the message counter, and blocks that fill up.
+fn comparable(snapshot: &FunctionSnapshot) -> FunctionSnapshot {
+    let mut snapshot = snapshot.clone();
+    if let BackendSnapshot::VfioUser(client) = &mut snapshot.backend {
+        client.next_id = 0;
+    }
+    for memory in &mut snapshot.space.memories {
+        memory.blocks = 0;
+    }
+    snapshot
+}
+
+fn mutate_arena(snapshot: &mut ArenaSnapshot, random: &mut StdRng) {
+    let ArenaSnapshot {
+        chunk_bytes,
+        chunks,
+    } = snapshot;
+    if random.random_bool(0.1) {
+        *chunk_bytes = twist(*chunk_bytes, random);
+        return;
+    }
+    if random.random_bool(0.1) {
+        twist_list(chunks, random);
+        return;
+    }
+    let Some(chunk) = chunks.choose_mut(random) else {
+        return;
+    };
+    match random.random_range(0..6) {
+        0 => chunk.iova = twist(chunk.iova, random),
+        1 => chunk.bytes = twist(chunk.bytes, random),
+        2 => chunk.used_below = twist(chunk.used_below, random),
+        3 => chunk.is_dedicated ^= true,
+        4 => twist_list(&mut chunk.leases, random),
+        _ => {
+            if let Some(lease) = chunk.leases.choose_mut(random) {
+                let number = if random.random_bool(0.5) {
+                    &mut lease.offset
+                } else {
+                    &mut lease.bytes
+                };
+                // Numbers that are near are more often possible.
+                *number = match random.random_range(0..3) {
+                    0 => number.wrapping_add(64),
+                    1 => number.wrapping_sub(64),
+                    _ => twist(*number, random),
+                };
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_of_an_arena_that_was_changed_is_refused_or_is_true() {
+    let rig = Rig::new(1);
+    let (snapshot, fds, before) = parked_with_memory(&rig);
+    let function = resume(&snapshot, fds);
+    let mut counts = [0, 0];
+    for seed in 0..5000 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut changed = before.clone();
+        for _ in 0..random.random_range(1..3) {
+            mutate_arena(&mut changed, &mut random);
+        }
+        match DmaArena::resume(&function, &changed) {
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                counts[0] += 1;
+            }
+            Ok(arena) => {
+                assert_eq!(arena.snapshot().as_ref(), Ok(&changed), "seed {seed}");
+                // What is in use and what is free are all of each chunk, and nothing is twice.
+                let used = arena.finish().len();
+                let leases = changed.chunks.iter().map(|chunk| chunk.leases.len());
+                assert_eq!(used, leases.sum::<usize>(), "seed {seed}");
+                counts[1] += 1;
+            }
+        }
+    }
+    assert!(counts[0] > 1000 && counts[1] > 100, "{counts:?}");
+    let arena = DmaArena::resume(&function, &before).unwrap();
+    assert_eq!(arena.snapshot().as_ref(), Ok(&before));
+}
