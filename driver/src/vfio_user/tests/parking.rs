@@ -853,6 +853,73 @@ fn a_snapshot_that_was_changed_is_refused_or_is_true() {
     assert_eq!(comparable(&again), comparable(&snapshot));
 }
 
+/// A change of a snapshot.
+type Change = fn(&mut FunctionSnapshot);
+
+/// A contradiction that was believed would give addresses two owners, or end the process when memory is freed.
+#[test]
+fn numbers_of_a_snapshot_that_contradict_each_other_are_refused() {
+    let rig = Rig::new(1);
+    let (snapshot, mut fds, _) = parked_with_memory(&rig);
+    let contradictions: [(&str, Change); 13] = [
+        ("some of the mapped I/O addresses", |it| {
+            it.space.free = vec![1..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
+        }),
+        ("are free, which the function does not reach", |it| {
+            it.space.free.push(0x90_0000_0000..=0x90_0000_0fff);
+        }),
+        ("free I/O addresses", |it| it.space.free.reverse()),
+        ("free I/O addresses", |it| it.space.allowed = Some(vec![])),
+        ("begins below the end of the one before", |it| {
+            it.space.mappings[1] = it.space.mappings[0];
+        }),
+        ("begins below the end of the one before", |it| {
+            it.space.mappings.swap(0, 1);
+            it.space.memories.swap(0, 1);
+            let names = [0, 1].map(|at: usize| format!("memory-{at}"));
+            for (memory, name) in it.space.memories.iter_mut().zip(names) {
+                memory.file.name = name;
+            }
+            it.space.mappings[0].memory = 0;
+            it.space.mappings[1].memory = 1;
+        }),
+        ("memory 99 of", |it| it.space.mappings[0].memory = 99),
+        ("is mapped behind a later one", |it| {
+            it.space.mappings[0].memory = 1;
+            it.space.mappings[0].allocated = false;
+        }),
+        ("does not reach the mapping", |it| {
+            it.space.mappings.last_mut().unwrap().iova = 1 << 40;
+        }),
+        ("are mapped at IOVA 0x1000000001", |it| {
+            it.space.mappings.last_mut().unwrap().iova = OWN.0 + 1;
+        }),
+        ("of a memory of", |it| {
+            it.space.mappings[0].bytes += 4096;
+        }),
+        ("memories of", |it| {
+            it.space.mappings.retain(|mapping| mapping.iova < OWN.0);
+        }),
+        ("17 descriptors in a message", |it| {
+            if let BackendSnapshot::VfioUser(client) = &mut it.backend {
+                client.max_fds = 17;
+            }
+        }),
+    ];
+    let mut error;
+    for (words, contradict) in contradictions {
+        let mut changed = snapshot.clone();
+        contradict(&mut changed);
+        (fds, error) = refused(&changed, fds);
+        let text = error.to_string();
+        assert!(
+            matches!(error, ResumeError::Snapshot { .. }) && text.contains(words),
+            "{words}: {text}"
+        );
+    }
+    resume(&snapshot, fds);
+}
+
 /// Returns a snapshot without what changes by itself: the message counter, and blocks that fill up.
 fn comparable(snapshot: &FunctionSnapshot) -> FunctionSnapshot {
     let mut snapshot = snapshot.clone();
