@@ -141,7 +141,7 @@ pub fn check(text: &str) -> Result<(), String> {
             ended = true;
         } else if let Some(comment) = line.strip_prefix("# ") {
             let mut words = comment.splitn(3, ' ');
-            let (Some(kind), Some(name), Some(_)) = (words.next(), words.next(), words.next())
+            let (Some(kind), Some(name), Some(rest)) = (words.next(), words.next(), words.next())
             else {
                 return wrong("it has no kind, name and text");
             };
@@ -151,7 +151,7 @@ pub fn check(text: &str) -> Result<(), String> {
             current = name;
             let has = described.entry(name).or_default();
             match kind {
-                "HELP" => has[0] = true,
+                "HELP" => has[0] = !rest.is_empty(),
                 "TYPE" => has[1] = true,
                 "UNIT" => {}
                 _ => return wrong("it is neither HELP, TYPE nor UNIT"),

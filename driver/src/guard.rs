@@ -212,6 +212,8 @@ struct Watch {
     of: Option<Pid>,
     /// True once the descriptor has been made, or the system has refused it for good.
     tried: bool,
+    /// True once a failure that may be temporary was logged as a warning.
+    warned: bool,
     /// Pages of registered guards.
     taken: Extents,
     registered: usize,
@@ -245,7 +247,9 @@ impl Watch {
         match make() {
             Ok(made) => self.descriptor = Some(Arc::new(made)),
             Err(errno) if is_temporary(errno) => {
-                tracing::warn!(%errno, "no userfaultfd now: some lent pages are used even if they are replaced");
+                if !core::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(%errno, "no userfaultfd now: some lent pages are used even if they are replaced");
+                }
                 return None;
             }
             Err(errno) => {

@@ -164,7 +164,7 @@ impl Pages {
         let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
-        // The firmware accepts no page at address 0 (mlx5_core refuses to give it), and the arena has none there.
+        // PANIC: the arena has no page at address 0, which the firmware would not accept (mlx5_core does not give it).
         assert_ne!(first, 0, "I/O addresses begin at 1");
         let free = (0..bytes)
             .step_by(PAGE_BYTES)

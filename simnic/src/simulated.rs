@@ -379,6 +379,12 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_is_decimal_or_has_hex_digits_without_a_sign() {
+        let read = ["5", "0x5f", "0x+5", "256", "0x"].map(byte);
+        assert_eq!(read, [Some(5), Some(0x5f), None, None, None]);
+    }
+
+    #[test]
     fn rates_and_times_of_the_link_hold_both_ways_and_later_words_win() {
         let lists: Vec<FaultOptions> = ["loss=1%,corrupt=300ppm,delay=5us", "loss=0.05%"]
             .iter()

@@ -62,7 +62,7 @@ impl MlxProvider {
     /// Returns the next datagram that QP1 has received.
     pub(super) fn receive_mad(&mut self) -> Option<ReceivedMad> {
         let mut gsi = self.common.gsi();
-        let (received, dropped) = (gsi.receive(), gsi.newly_dropped());
+        let (received, dropped, in_all) = (gsi.receive(), gsi.newly_dropped(), gsi.dropped());
         drop(gsi);
         // The peers' connection managers send the datagrams again.
         if dropped > 0
@@ -71,6 +71,7 @@ impl MlxProvider {
             tracing::warn!(
                 adapter = self.hca.name(),
                 dropped,
+                in_all,
                 unlogged,
                 "datagrams of connection management arrive faster than they are handled; dropped"
             );

@@ -4,8 +4,8 @@
 //! and block sizes come from its ioctls, and its support for discard from sysfs. Support for holes in a file system is
 //! found by a trial, once for each open file: a hole of one byte is punched beyond the end of the file, at 2^62 bytes,
 //! or at a smaller power of two if the file system's limit on file sizes is lower. The trial is a write, so a file
-//! opened read-only has no support for holes. A trial that fails for lack of space or memory is made anew by the next
-//! call.
+//! opened read-only has no support for holes. A trial that shows nothing (no space or memory, a failing medium, no
+//! possible offset) is made anew by the next call.
 
 // UNSAFETY: the number of an ioctl determines what it writes.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]

@@ -483,6 +483,7 @@ mod tests {
                 })
             };
             while call(panics_beside_a_wait) == 0 {
+                assert!(!waiter.is_finished(), "it waits");
                 std::thread::yield_now();
             }
             if let Some(sleep) = sleep.upgrade() {

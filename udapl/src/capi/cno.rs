@@ -123,7 +123,7 @@ pub(super) unsafe fn modify_agent(
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// `cno_param` is null or points to one.
+/// `cno_param` is null or points to a `DAT_CNO_PARAM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_query(
     cno_handle: DatHandle,

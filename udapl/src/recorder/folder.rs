@@ -259,7 +259,8 @@ mod tests {
             assert!(before.exists());
             std::fs::remove_dir_all(&path).expect("removed");
             if makes_it {
-                std::fs::create_dir(&path).expect("made again");
+                // Others may not write to a folder for dumps, whatever the umask is.
+                nix::unistd::mkdir(&path, nix::sys::stat::Mode::S_IRWXU).expect("made again");
             }
             let after = folder.write(&dump()).expect("written");
             assert!(after.exists() && after != before);
