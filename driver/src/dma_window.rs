@@ -5,21 +5,49 @@
 //! has a window of its own. With 47 or more address bits the kernel puts position-independent programs, libraries,
 //! stacks and ordinary mappings above the window, and other programs below it. A process begins at a random address in
 //! the window and goes upwards, so that the memory of two processes seldom overlaps.
+//!
+//! What bounds the window: without a limit of the stack's size (`ulimit -s unlimited`) the kernel puts mappings from a
+//! third of the address space upwards on x86-64, at 0x2aaa_aaaa_a000, and from a quarter upwards on 64-bit Arm, at
+//! 0x4000_0000_0000 (`TASK_UNMAPPED_BASE`). AddressSanitizer has its shadow below 0x1000_7fff_8000 on x86-64, and below
+//! 0x2010_0000_0000 on 64-bit Arm (LLVM `asan_mapping.h`). ThreadSanitizer and MemorySanitizer have a place for all
+//! addresses, and let a program map none of those between (`tsan_platform.h`, `msan.h`). Under these two, memory is
+//! mapped outside the window, and a function with memory is not parked.
+//!
+//! Addresses that were proposed once are proposed again only after the end of the window was reached.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First address of the window.
-const FIRST: u64 = 0x2000_0000_0000;
+const FIRST: u64 = 0x2100_0000_0000;
 /// End of the window.
-const END: u64 = 0x3000_0000_0000;
+const END: u64 = 0x2a00_0000_0000;
 
 /// Address after the range that was proposed last; 0 before the first one.
 static NEXT: AtomicU64 = AtomicU64::new(0);
+/// ID of the process that `NEXT` belongs to. A child of `fork` has a copy of both, and begins at a place of its own.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns whether all of `bytes` bytes at an address are in the window.
+pub(crate) fn contains(address: u64, bytes: u64) -> bool {
+    let end = address.checked_add(bytes);
+    address >= FIRST && end.is_some_and(|end| end <= END)
+}
+
+/// Lets the next proposal begin at a random place. A process that has gone through the whole window meets its own older
+/// memory there, which may be long.
+pub(crate) fn jump() {
+    NEXT.store(random_start(), Ordering::Relaxed);
+}
 
 /// Proposes an address for `bytes` bytes that is `remainder` modulo `modulus`, a power of two. Each call proposes
 /// another range, until all of the window was proposed. `None` if the window has no such address.
 pub(crate) fn propose(bytes: usize, modulus: usize, remainder: usize) -> Option<usize> {
+    let process = std::process::id();
+    if PROCESS.swap(process, Ordering::Relaxed) != process {
+        // Another thread of the child may still go on at the parent's place, which is another address space.
+        jump();
+    }
     let mut proposed = None;
     // The closure always returns a value if an address was found.
     let _previous = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
@@ -77,6 +105,33 @@ mod tests {
         for _ in 0..100 {
             let start = random_start();
             assert!((FIRST..END).contains(&start), "{start:#x}");
+        }
+    }
+
+    #[test]
+    fn the_window_is_apart_from_what_the_kernel_and_a_sanitizer_choose() {
+        // Pairs of first address and end: mappings of x86-64 without a limit of the stack's size, and shadows of
+        // AddressSanitizer on x86-64 and on 64-bit Arm.
+        let others = [
+            (0x2aaa_aaaa_a000, 0x7fff_ffff_f000),
+            (0x7fff_8000, 0x1000_7fff_8000),
+            (0x10_0000_0000, 0x2010_0000_0000),
+        ];
+        for (first, end) in others {
+            assert!(end <= FIRST || first >= END, "{first:#x}..{end:#x}");
+        }
+    }
+
+    #[test]
+    fn only_whole_ranges_of_the_window_are_contained() {
+        assert!(contains(FIRST, END - FIRST) && contains(END - 4096, 4096));
+        for (address, bytes) in [
+            (FIRST - 1, 4096),
+            (END - 4096, 4097),
+            (0, END),
+            (FIRST, u64::MAX),
+        ] {
+            assert!(!contains(address, bytes), "{address:#x} {bytes:#x}");
         }
     }
 }

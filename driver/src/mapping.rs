@@ -1,12 +1,12 @@
 //! Mappings: placement of shared memory in the address space, and its removal.
 //!
 //! A memfd is memory of this process that other processes can map too. It is placed in the window of DMA memory
-//! ([`dma_window`](crate::dma_window)), so that the next process can map it at the same address
-//! ([`Mapping::adopted`]). If the kernel refuses all proposed addresses of the window, this module reserves enough
-//! address space anywhere to contain an address with the wanted remainder, maps the memory there, and unmaps the rest
-//! on both sides. The memfd is sealed against changes of its size, because a page that disappears under a
-//! mapping kills the process that touches it. So neither this process nor one that receives the descriptor can shrink
-//! the memory of the other. A file of another process is mapped only if it is sealed against shrinking. A mapping is
+//! ([`dma_window`](crate::dma_window)), so that the next process can map it at the same address ([`Mapping::adopted`]).
+//! If the memory is to stay outside the window, or if the kernel refuses all proposed addresses, this module reserves
+//! enough address space anywhere to contain an address with the wanted remainder, maps the memory there, and unmaps the
+//! rest on both sides. The memfd is sealed against changes of its size, because a page that disappears under a mapping
+//! kills the process that touches it. So neither this process nor one that receives the descriptor can shrink the
+//! memory of the other. A file of another process is mapped only if it is sealed against shrinking. A mapping is
 //! removed when it drops. Foreign memory has an owner, who promised that the memory outlives the mapping.
 //!
 //! A child of `fork` does not inherit these mappings: only the parent may use pages that the device accesses. The child
@@ -35,8 +35,9 @@ use crate::guard::Guard;
 use crate::page::PageSize;
 use crate::page::page_bytes;
 
-/// Number of addresses of the window that are tried for a mapping.
+/// Number of addresses of the window that are tried for a mapping: at first one after the other, then at random places.
 const WINDOW_TRIES: usize = 32;
+const FIRST_TRIES: usize = 16;
 /// Seals of each memfd: its size never changes, and no seal can be added.
 const SEALS: [SealFlag; 3] = [
     SealFlag::F_SEAL_SHRINK,
@@ -96,6 +97,24 @@ impl Mapping {
         remainder: usize,
         pages: PageSize,
     ) -> Result<Self, MemoryError> {
+        Self::memfd_at(bytes, modulus, remainder, pages, true)
+    }
+
+    /// Maps at least `bytes` zeroed bytes outside the window of DMA memory, and closes their file. No other process can
+    /// map them.
+    pub(crate) fn private(bytes: usize) -> Result<Self, MemoryError> {
+        let mut mapping = Self::memfd_at(bytes, 1, 0, PageSize::Base, false)?;
+        mapping.file = None;
+        Ok(mapping)
+    }
+
+    fn memfd_at(
+        bytes: usize,
+        modulus: usize,
+        remainder: usize,
+        pages: PageSize,
+        in_window: bool,
+    ) -> Result<Self, MemoryError> {
         assert!(
             modulus.is_power_of_two(),
             "modulus {modulus:#x} is no power of two"
@@ -130,7 +149,8 @@ impl Mapping {
         let seals = SEALS.into_iter().collect();
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(failed("fcntl(F_ADD_SEALS)"))?;
 
-        if let Some(base) = place_in_window(mapped, modulus, remainder, &file) {
+        let placed = in_window.then(|| place_in_window(mapped, modulus, remainder, &file));
+        if let Some(base) = placed.flatten() {
             let mapping = Self {
                 base,
                 own: Some(Own::of_this_process(mapped)),
@@ -229,11 +249,6 @@ impl Mapping {
         let Some(own) = self.own else { return Ok(()) };
         // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
         unsafe { madvise(self.base.cast(), own.bytes.get(), MmapAdvise::MADV_DONTFORK) }
-    }
-
-    /// Closes the file; the memory stays mapped. No other process can map it any more.
-    pub(crate) fn close_file(&mut self) {
-        self.file = None;
     }
 
     /// Replaces [`memfd`](Self::memfd) under Miri, which has no files to map. The address is page-aligned but not
@@ -369,8 +384,8 @@ impl Mapping {
         self.base
     }
 
-    /// Returns the descriptor of the memfd behind the memory; `None` for other memory and after
-    /// [`close_file`](Self::close_file).
+    /// Returns the descriptor of the memfd behind the memory; `None` for other memory and for
+    /// [`private`](Self::private) memory.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -403,10 +418,17 @@ fn place_in_window(
     remainder: usize,
     file: &File,
 ) -> Option<NonNull<u8>> {
-    for _ in 0..WINDOW_TRIES {
+    for count in 0..WINDOW_TRIES {
+        if count >= FIRST_TRIES {
+            dma_window::jump();
+        }
         let at = dma_window::propose(bytes.get(), modulus, remainder)?;
         match place_free(NonZeroUsize::new(at)?, bytes, file) {
-            Ok(base) => return Some(base),
+            Ok(base) => {
+                // CAST: usize has at most 64 bits on every target Rust has.
+                debug_assert!(dma_window::contains(at as u64, bytes.get() as u64));
+                return Some(base);
+            }
             Err(Errno::EEXIST) => {}
             // Processors with fewer address bits do not have the window.
             Err(errno) => {
@@ -540,5 +562,25 @@ mod tests {
             }
         }
         assert!(is_mapped(base, bytes.get()), "the parent has its own");
+    }
+
+    /// Otherwise memory of the child and later memory of the parent would have the same addresses, and a function could
+    /// not go from one to the other. A process begins at a multiple of 1 GiB.
+    #[test]
+    fn a_child_begins_at_a_place_of_its_own_in_the_window() {
+        let page = page_bytes();
+        let propose = || dma_window::propose(page, page, 0).unwrap();
+        propose();
+        // SAFETY: the child calls only what a signal handler may call, and ends by `_exit`.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let begins = propose().is_multiple_of(1 << 30);
+                // SAFETY: the call ends the process.
+                unsafe { libc::_exit(i32::from(!begins)) };
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+            }
+        }
     }
 }

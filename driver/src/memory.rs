@@ -132,13 +132,13 @@ impl SharedMemory {
         Self::congruent(bytes, 1, 0, PageSize::Base)
     }
 
-    /// Maps fresh zeroed memory that no other process will map. It keeps no descriptor open.
+    /// Maps fresh zeroed memory that no other process will map. It keeps no descriptor open, and takes no addresses of
+    /// DMA memory.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
     pub fn of_this_process(bytes: usize) -> Result<Self, MemoryError> {
-        let mut mapping = Mapping::memfd(bytes, 1, 0, PageSize::Base)?;
-        mapping.close_file();
+        let mapping = Mapping::private(bytes)?;
         Ok(Self {
             // SAFETY: as in `congruent`; a mapping does not need the descriptor of its file.
             span: unsafe { Span::new(mapping.base(), bytes) },
@@ -377,6 +377,7 @@ mod tests {
     fn memory_of_this_process_alone_has_no_descriptor() {
         let memory = SharedMemory::of_this_process(5000).unwrap();
         assert!(memory.as_fd().is_none());
+        assert!(!is_in_window(&memory), "{memory:?}");
         memory.write_bytes(4990, b"0123456789");
         assert_eq!(memory.read_obj::<[u8; 10]>(4990), *b"0123456789");
         assert_eq!(memory.load_u8(0), 0);
@@ -487,20 +488,23 @@ mod tests {
         }
     }
 
+    fn is_in_window(memory: &SharedMemory) -> bool {
+        crate::dma_window::contains(memory.address() as u64, memory.len() as u64)
+    }
+
     /// Another process maps DMA memory at the same address, which must be free there.
     #[test]
     fn memory_lies_in_the_window_of_dma_memory_or_elsewhere_if_that_has_no_such_address() {
-        let window = 0x2000_0000_0000..0x3000_0000_0000;
         for pages in 1..4 {
             let memory = SharedMemory::anonymous(pages << 12).unwrap();
-            assert!(window.contains(&memory.address()), "{memory:?}");
+            assert!(is_in_window(&memory), "{memory:?}");
             memory.fill(0, memory.len(), 0x11);
         }
         // The window has no address with this remainder.
         let (modulus, remainder) = (1 << 45, 0x1800_0000_1000);
         let memory = SharedMemory::congruent(4096, modulus, remainder, PageSize::Base).unwrap();
         assert_eq!(memory.address() % modulus, remainder);
-        assert!(!window.contains(&memory.address()), "{memory:?}");
+        assert!(!is_in_window(&memory), "{memory:?}");
         memory.fill(0, 4096, 0x11);
     }
 
