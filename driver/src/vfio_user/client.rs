@@ -382,7 +382,18 @@ impl Client {
             size: (bytes as u64).into(),
         };
         match self.ask(Command::DMA_UNMAP, &[request.as_bytes()], &[]) {
-            Ok(_) => Ok(()),
+            // A server that has no such mapping may report success, as the kernel's VFIO does, and that 0 bytes were
+            // unmapped.
+            Ok(reply) => match socket::split::<DmaUnmap>(&reply) {
+                Some((done, _)) if done.size.get() != bytes as u64 => {
+                    let what = format!(
+                        "{:#x} of {bytes:#x} bytes at IOVA {iova:#x} were unmapped",
+                        done.size
+                    );
+                    Err(self.nonsense(Command::DMA_UNMAP, what))
+                }
+                Some(_) | None => Ok(()),
+            },
             // A lost server may still write a file that it received, but that does not affect this process once its own
             // mapping is removed. Access by messages was ended above.
             Err(VfioUserError::Gone { .. } | VfioUserError::Transport { .. }) => Ok(()),
