@@ -77,6 +77,15 @@ impl Backend {
         }
     }
 
+    /// Takes over a function that another process has parked. Until then, dropping this backend has no effect on it.
+    pub(crate) fn adopt(&self) {
+        match self {
+            Self::InProcess(_) => {}
+            Self::VfioUser(client) => client.adopt(),
+            Self::Vfio(vfio) => vfio.adopt(),
+        }
+    }
+
     /// Returns the ranges of I/O addresses that can be mapped.
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         match self {

@@ -63,6 +63,7 @@ use volatile_register::{RO, WO};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::device::Device;
+use crate::driving_lock::DrivingLock;
 use crate::error::BarError;
 use crate::memory::SharedMemory;
 use crate::register::{Readable, RegisterValue, Writable};
@@ -90,8 +91,9 @@ pub struct Bar {
     index: u8,
     memory: SharedMemory,
     listener: Option<Listener>,
-    /// Counted by the function, which is parked only if it has no BARs.
-    _counted: Arc<()>,
+    /// Counted by the function, which is parked only if it has no BARs. Others cannot resume the function as long as
+    /// this exists.
+    _counted: Arc<Option<DrivingLock>>,
 }
 
 impl Bar {
@@ -100,7 +102,7 @@ impl Bar {
         index: u8,
         memory: SharedMemory,
         listener: Option<Listener>,
-        counted: Arc<()>,
+        counted: Arc<Option<DrivingLock>>,
     ) -> Self {
         Self {
             index,

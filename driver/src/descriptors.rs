@@ -35,11 +35,7 @@ impl<'a> Parting<'a> {
         name: &str,
         fd: BorrowedFd<'_>,
     ) -> Result<DescriptorSnapshot, ParkError> {
-        let failed = |source| ParkError::Descriptor {
-            name: self.function.to_owned(),
-            descriptor: name.to_owned(),
-            source,
-        };
+        let failed = |source| self.failed(name, source);
         let described = describe(name, fd).map_err(failed)?;
         let fd = fd.try_clone_to_owned().map_err(failed)?;
         self.fds.push(NamedFd {
@@ -47,6 +43,15 @@ impl<'a> Parting<'a> {
             fd,
         });
         Ok(described)
+    }
+
+    /// Makes the error for a descriptor that cannot be made or examined.
+    pub(crate) fn failed(&self, descriptor: &str, source: io::Error) -> ParkError {
+        ParkError::Descriptor {
+            name: self.function.to_owned(),
+            descriptor: descriptor.to_owned(),
+            source,
+        }
     }
 
     /// Returns all descriptors.
@@ -167,12 +172,15 @@ fn describe(name: &str, fd: BorrowedFd<'_>) -> io::Result<DescriptorSnapshot> {
 
 /// Returns the kernel's number of an eventfd. `None` for other files, and before Linux 5.2.
 fn event_number(fd: BorrowedFd<'_>) -> Option<u64> {
+    fdinfo(fd, "eventfd-id:")?.parse().ok()
+}
+
+/// Returns what the kernel says of an open file in the line that begins with `key` (proc(5), `/proc/pid/fdinfo`).
+pub(crate) fn fdinfo(fd: BorrowedFd<'_>, key: &str) -> Option<String> {
     let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let text = std::fs::read_to_string(path).ok()?;
-    let found = text
-        .lines()
-        .find_map(|line| line.strip_prefix("eventfd-id:"));
-    found?.trim().parse().ok()
+    let found = text.lines().find_map(|line| line.strip_prefix(key));
+    Some(found?.trim().to_owned())
 }
 
 /// Returns the numbers of a descriptor as text.

@@ -166,8 +166,15 @@ impl Chunk {
             chunk: Arc::clone(self),
             offset,
             bytes,
-            arena: WeakArena::default(),
+            arena: self.origin_pool(),
         })
+    }
+
+    /// Returns the reference of memory that belongs to no arena.
+    fn origin_pool(&self) -> WeakArena {
+        WeakArena {
+            inner: Origin::Pool(Arc::downgrade(self.mapped.space())),
+        }
     }
 }
 
@@ -203,10 +210,17 @@ struct ArenaInner {
 }
 
 /// A weak reference to the arena that some memory belongs to.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct WeakArena {
-    /// `None` for memory of a pool.
-    inner: Option<Weak<ArenaInner>>,
+    inner: Origin,
+}
+
+/// The place that memory comes from.
+#[derive(Clone)]
+enum Origin {
+    Arena(Weak<ArenaInner>),
+    /// A pool in an I/O address space.
+    Pool(Weak<Space>),
 }
 
 impl WeakArena {
@@ -214,14 +228,24 @@ impl WeakArena {
     /// unmapped before the arena is dropped; the arena's owner stops the device before that. If the arena was dropped
     /// already, the memory is freed at once. Memory of a pool is never freed, because the program may drop a pool while
     /// the device runs; the function's mapping of it ends when the function is closed.
+    ///
+    /// A function is not parked any more if memory of a pool was kept, or memory of an arena while the function's
+    /// mappings were held: the snapshot of the pool or the arena would have it as memory that can be freed.
     pub fn keep(&self, memory: impl Send + 'static) {
-        let Some(arena) = &self.inner else {
-            std::mem::forget(memory);
-            return;
-        };
-        if let Some(arena) = arena.upgrade() {
-            let mut kept = arena.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.push(Box::new(memory));
+        match &self.inner {
+            Origin::Pool(space) => {
+                std::mem::forget(memory);
+                if let Some(space) = space.upgrade() {
+                    space.count_kept(false);
+                }
+            }
+            Origin::Arena(arena) => {
+                if let Some(arena) = arena.upgrade() {
+                    arena.function.space().count_kept(true);
+                    let mut kept = arena.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.push(Box::new(memory));
+                }
+            }
         }
     }
 }
@@ -274,7 +298,7 @@ impl DmaArena {
     #[must_use]
     pub fn downgrade(&self) -> WeakArena {
         WeakArena {
-            inner: Some(Arc::downgrade(&self.inner)),
+            inner: Origin::Arena(Arc::downgrade(&self.inner)),
         }
     }
 

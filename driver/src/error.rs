@@ -138,6 +138,13 @@ pub enum DmaError {
         /// Bytes of the pool.
         of: usize,
     },
+    /// The function was handed over to another process ([`Function::park`](crate::Function::park)), and its memory with
+    /// it.
+    #[error("{name}: was handed over to another process, and so was the pool's memory")]
+    Parked {
+        /// The function.
+        name: String,
+    },
     /// The I/O address space has no free range.
     #[error("{}", no_addresses(.0))]
     Iova(#[from] IovaError),

@@ -22,6 +22,7 @@ use crate::backend::Backend;
 use crate::bar::{Bar, Listener};
 use crate::device::CONFIG_BYTES;
 use crate::device::Device;
+use crate::driving_lock::DrivingLock;
 use crate::error::{FunctionError, MemoryError};
 use crate::interrupt::{Interrupt, Notices};
 use crate::interrupt_set::InterruptSet;
@@ -39,8 +40,8 @@ struct Inner {
     notices: Notices,
     /// Interrupts that are enabled, in vector order; empty until `enable_interrupts`.
     interrupts: Mutex<Vec<Interrupt>>,
-    /// Every reference to a BAR has a clone.
-    bars: Arc<()>,
+    /// Lock of a function that was resumed; `None` if it was never parked. Every reference to a BAR has a clone.
+    bars: Arc<Option<DrivingLock>>,
     /// True once the function was handed over to another process.
     is_parked: bool,
 }
@@ -233,7 +234,7 @@ impl Function {
                 space,
                 notices,
                 interrupts: Mutex::new(Vec::new()),
-                bars: Arc::new(()),
+                bars: Arc::new(None),
                 is_parked: false,
             }),
         })

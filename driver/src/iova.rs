@@ -138,11 +138,11 @@ impl IovaAllocator {
         true
     }
 
-    /// Makes an allocator with exactly these free ranges, restricted to the allowed ranges, if there are any. `None` if
-    /// a list is not sorted, or has address 0 or ranges that overlap or touch, or if a free address is not allowed.
+    /// Makes an allocator with exactly these free ranges, restricted to the allowed ranges. `None` if a list is not
+    /// sorted, or has address 0 or ranges that overlap or touch, or if a free address is not allowed.
     pub(crate) fn restored(
         free: &[RangeInclusive<u64>],
-        allowed: Option<&[RangeInclusive<u64>]>,
+        allowed: &[RangeInclusive<u64>],
     ) -> Option<Self> {
         let exactly = |ranges: &[RangeInclusive<u64>]| {
             let made = Self::new(ranges);
@@ -151,20 +151,27 @@ impl IovaAllocator {
                 .then_some(made)
         };
         let mut restored = exactly(free)?;
-        if let Some(allowed) = allowed {
-            let allowed = exactly(allowed)?.free;
-            if common(&restored.free, &allowed) != restored.free {
-                return None;
-            }
-            restored.allowed = Some(allowed);
+        let allowed = exactly(allowed)?.free;
+        if common(&restored.free, &allowed) != restored.free {
+            return None;
         }
+        restored.allowed = Some(allowed);
         Some(restored)
     }
 
-    /// Returns the ranges outside of which no address becomes free; `None`: no restriction.
-    pub(crate) fn allowed_ranges(&self) -> Option<Vec<RangeInclusive<u64>>> {
-        let allowed = self.allowed.as_ref()?;
-        Some(allowed.iter().map(|(&start, &last)| start..=last).collect())
+    /// Returns the addresses that are free, and those of the given allocated ranges that become free with them.
+    pub(crate) fn with_allocated(
+        &self,
+        allocated: impl Iterator<Item = RangeInclusive<u64>>,
+    ) -> Vec<RangeInclusive<u64>> {
+        let allocated: Vec<_> = allocated.collect();
+        let mut allocated = Self::new(&allocated).free;
+        if let Some(allowed) = &self.allowed {
+            allocated = common(&allocated, allowed);
+        }
+        let given = allocated.into_iter().map(|(start, last)| start..=last);
+        let all: Vec<_> = self.free_ranges().chain(given).collect();
+        Self::new(&all).free_ranges().collect()
     }
 
     /// Returns whether one of the addresses is free.
@@ -377,14 +384,17 @@ mod tests {
         assert!(before.take(0x3000, 0x1000));
         before.restrict(&[0x2000..=0x8fff]);
         let free = ranges(&before);
-        let allowed = before.allowed_ranges();
-        let mut after = IovaAllocator::restored(&free, allowed.as_deref()).unwrap();
+        let in_use = || std::iter::once(0x3000..=0x3fff);
+        let allowed = before.with_allocated(in_use());
+        assert_eq!(allowed, [0x2000..=0x8fff]);
+        let mut after = IovaAllocator::restored(&free, &allowed).unwrap();
+        assert_eq!(after.with_allocated(in_use()), allowed);
         for allocator in [&mut before, &mut after] {
             allocator.free(0x3000, 0x1000);
             allocator.restrict(&[0x1000..=0x6fff]);
         }
+        assert_eq!(ranges(&after), [0x2000..=0x6fff]);
         assert_eq!(ranges(&after), ranges(&before));
-        assert_eq!(after.allowed_ranges(), before.allowed_ranges());
     }
 
     #[test]
@@ -397,11 +407,13 @@ mod tests {
             vec![8..=9, 1..=5],
             vec![5..=4],
         ] {
-            assert!(IovaAllocator::restored(&free, None).is_none(), "{free:?}");
+            let all = [1..=u64::MAX];
+            assert!(IovaAllocator::restored(&free, &all).is_none(), "{free:?}");
+            assert!(IovaAllocator::restored(&[], &free).is_none(), "{free:?}");
         }
-        assert!(IovaAllocator::restored(&[1..=9], Some(&[2..=9])).is_none());
-        assert!(IovaAllocator::restored(&[2..=9], Some(&[2..=9])).is_some());
-        assert!(IovaAllocator::restored(&[], Some(&[])).is_some());
+        assert!(IovaAllocator::restored(&[1..=9], &[2..=9]).is_none());
+        assert!(IovaAllocator::restored(&[2..=9], &[2..=9]).is_some());
+        assert!(IovaAllocator::restored(&[], &[]).is_some());
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod dma_ring;
 mod dma_window;
 #[cfg(test)]
 mod double;
+mod driving_lock;
 mod error;
 mod event_signaller;
 mod extents;

@@ -49,6 +49,8 @@ pub struct FunctionSnapshot {
     pub error: Option<DescriptorSnapshot>,
     /// Eventfd of the removal notice, if the backend has one.
     pub removal: Option<DescriptorSnapshot>,
+    /// File that the process that has the function locks.
+    pub lock: DescriptorSnapshot,
     /// The I/O address space.
     pub space: SpaceSnapshot,
 }
@@ -97,14 +99,14 @@ pub struct VfioUserSnapshot {
 pub struct VfioSnapshot {
     /// PCI address, such as `0000:3b:00.2`.
     pub address: String,
-    /// File of the container.
+    /// File of the container. The kernel does not tell containers apart; the descriptor's name and the number of
+    /// mappings have to do.
     pub container: DescriptorSnapshot,
     /// File of the group.
     pub group: DescriptorSnapshot,
-    /// File of the device.
+    /// File of the device. fstat(2) does not tell devices apart; the descriptor's name does, and from Linux 6.18 on the
+    /// kernel is asked for the address of the file's device.
     pub device: DescriptorSnapshot,
-    /// Number of the group, if this process has opened it.
-    pub group_number: Option<u32>,
     /// True if the group is to be removed from its container when the function is closed, because the process that
     /// has provided the group keeps its file open.
     pub group_leaves: bool,
@@ -112,11 +114,21 @@ pub struct VfioSnapshot {
     pub vector_count: u32,
     /// Number of mappings that could still be made in the container, if the kernel reports it.
     pub mappings_left: Option<u32>,
-    /// Number of mappings that could be made in the container when it was new, for messages.
+    /// Number of mappings that could be made in the container when this process got it.
     pub mappings_at_first: Option<u32>,
 }
 
-/// Registers of configuration space that tell a function from another one, and one that a reset changes.
+impl VfioSnapshot {
+    /// Returns the number of mappings in the container, if the kernel reports it.
+    pub(crate) fn mappings_made(&self) -> Option<u64> {
+        let (first, left) = (self.mappings_at_first?, self.mappings_left?);
+        // A negative number is no number of mappings, and no other one either.
+        Some(u64::from(first).wrapping_sub(u64::from(left)))
+    }
+}
+
+/// Registers of configuration space that tell a function from another one, and what its driver has enabled. A reset
+/// does not show in them, because the kernel restores configuration space after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PciIdentity {
     /// Vendor ID and device ID (offset 0x00).
@@ -138,8 +150,8 @@ pub struct SpaceSnapshot {
     pub ranges: Vec<RangeInclusive<u64>>,
     /// I/O addresses that are free, from the bottom: disjoint and never adjacent.
     pub free: Vec<RangeInclusive<u64>>,
-    /// I/O addresses outside of which none becomes free, in the same form; `None`: no restriction.
-    pub allowed: Option<Vec<RangeInclusive<u64>>>,
+    /// I/O addresses that are free or become free with a mapping, in the same form.
+    pub allowed: Vec<RangeInclusive<u64>>,
     /// Files of memory that is mapped.
     pub memories: Vec<MemorySnapshot>,
     /// Mappings, by I/O address.

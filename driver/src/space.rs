@@ -66,6 +66,9 @@ struct State {
     held: bool,
     /// True once the function was handed over to another process. Nothing is mapped or unmapped any more.
     parked: bool,
+    /// Number of pieces of memory that the device may still write although they are no longer needed, and that have no
+    /// owner in another process ([`Space::count_kept`]).
+    kept_buffers: usize,
 }
 
 impl State {
@@ -82,6 +85,7 @@ impl State {
 pub(crate) struct Space {
     /// Name of the function that the space was made for; used in messages.
     name: String,
+    /// Locked while `state` is locked, where both are.
     iova: Mutex<IovaAllocator>,
     state: Mutex<State>,
     lent: Mutex<LentRanges<Mapped>>,
@@ -134,10 +138,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if !self.space.outlives(self.iova, self.bytes) {
-            self.space
-                .end_mapping(self.iova, self.bytes, true, self.memory.take());
-        }
+        self.space.let_go(self.iova, self.bytes, self.memory.take());
     }
 }
 
@@ -265,21 +266,47 @@ impl Space {
         backend.set_bus_master(true)
     }
 
-    /// Unmaps one mapping and frees its addresses, if they were `allocated`. If a function refuses, all functions are
-    /// stopped, and the memory is leaked.
-    fn end_mapping(&self, iova: Iova, bytes: usize, allocated: bool, memory: Option<SharedMemory>) {
-        match self.unmap(iova, bytes) {
-            Ok(()) if allocated => self.free_iova(iova, bytes),
-            Ok(()) => {}
+    /// Ends the mapping of an owner that drops. It stays if the space is held or the function was handed over. Which of
+    /// these holds is decided under the same lock as the unmapping, because it may change at any time.
+    fn let_go(&self, iova: Iova, bytes: usize, memory: Option<SharedMemory>) {
+        let mut state = self.state();
+        if state.outlives(iova, bytes) {
+            return;
+        }
+        let ended = self.end_mapping(&mut state, iova, bytes, true);
+        drop(state);
+        match ended {
+            // The memory is unmapped here, because that takes the kernel some time.
+            Some(entry) => drop((entry, memory)),
+            None => std::mem::forget(memory),
+        }
+    }
+
+    /// Unmaps one mapping and frees its addresses, if they were `allocated`. The result still has the memory. If a
+    /// function refuses, all functions are stopped, and the result is `None`: the memory is to be leaked.
+    fn end_mapping(
+        &self,
+        state: &mut State,
+        iova: Iova,
+        bytes: usize,
+        allocated: bool,
+    ) -> Option<Entry> {
+        match self.remove(state, iova, bytes) {
+            Ok(entry) => {
+                if allocated && !state.kept.contains(&iova.0) {
+                    self.addresses().free(iova.0, bytes as u64);
+                }
+                Some(entry)
+            }
             Err(error) => {
                 // Our own memory is leaked. The owner of borrowed memory gets it back in any case, so all devices must
                 // be stopped.
-                let stopped = self.stop();
+                let stopped = state.stop();
                 tracing::error!(
                     ?stopped,
                     "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
                 );
-                std::mem::forget(memory);
+                None
             }
         }
     }
@@ -372,7 +399,15 @@ impl Space {
     /// answered. If one of them refuses, a later call asks only those that have not unmapped it yet.
     pub(crate) fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         let mut state = self.state();
-        let state = &mut *state;
+        let removed = self.remove(&mut state, iova, bytes)?;
+        // The memory is unmapped after the lock is released, because that takes the kernel some time.
+        drop(state);
+        drop(removed);
+        Ok(())
+    }
+
+    /// Unmaps exactly one mapping, and returns it.
+    fn remove(&self, state: &mut State, iova: Iova, bytes: usize) -> Result<Entry, FunctionError> {
         let known = state.mapped.get_mut(&iova.0);
         let Some(entry) = known.filter(|mapped| mapped.bytes == bytes) else {
             // The range has no mapping, is part of one, or covers one.
@@ -400,17 +435,12 @@ impl Space {
                 entry.unmapped_by.push(member.clone());
             }
         }
-        let kept = entry.kept;
-        state.mapped.remove(&iova.0);
-        if kept {
+        // PANIC: the entry was found above, under the same lock.
+        let removed = state.mapped.remove(&iova.0).expect("a mapping");
+        if removed.kept {
             state.kept.insert(iova.0);
         }
-        Ok(())
-    }
-
-    /// Stops DMA by every function of the space permanently. Returns the result for each function.
-    pub(crate) fn stop(&self) -> Vec<Result<(), FunctionError>> {
-        self.state().stop()
+        Ok(removed)
     }
 
     /// Adds a function, and makes all existing mappings for it. Under the kernel's VFIO the function's group is already

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::LeaseState;
 use super::{ArenaInner, Chunk, ChunkState, DmaArena, DmaBuffer, DmaPool, LINE_BYTES, Lease};
-use super::{LeaseState, WeakArena};
 use crate::error::{ArenaError, ClaimError, ResumeError};
 use crate::function::Function;
 use crate::iova::Iova;
@@ -129,7 +129,7 @@ impl Chunk {
             chunk: Arc::clone(self),
             offset,
             bytes: rounded,
-            arena: WeakArena::default(),
+            arena: self.origin_pool(),
         })
     }
 
@@ -317,7 +317,8 @@ impl DmaArena {
 
 impl DmaPool {
     /// Describes the pool for another process. Buffers that are dropped afterwards are in use in the snapshot all the
-    /// same. The caller [holds](Function::hold_mappings) the function's mappings before.
+    /// same. The caller [holds](Function::hold_mappings) the function's mappings before. If memory of the pool is
+    /// [kept](crate::WeakArena::keep) for the device, the function is not parked.
     #[must_use]
     pub fn snapshot(&self) -> PoolSnapshot {
         PoolSnapshot {

@@ -154,6 +154,7 @@ fn is_page_shortage(error: &DmaError) -> bool {
             MemoryError::Empty | MemoryError::TooLarge { .. } | MemoryError::File { .. },
         )
         | DmaError::NotMapped { .. }
+        | DmaError::Parked { .. }
         | DmaError::Function(_) => false,
     }
 }
@@ -205,7 +206,8 @@ impl DmaPool {
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]:
-    /// no free range of the pool is long enough at that alignment.
+    /// no free range of the pool is long enough at that alignment. [`DmaError::Parked`]: another process has the
+    /// function, and may have given the memory to an owner of its own.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {
@@ -214,6 +216,11 @@ impl DmaPool {
         let Some(rounded) = bytes.checked_next_multiple_of(LINE_BYTES) else {
             return Err(request);
         };
+        let space = self.chunk.mapped.space();
+        if space.is_parked() {
+            let name = space.name().to_owned();
+            return Err(DmaError::Parked { name });
+        }
         match self.chunk.take(rounded, align.max(LINE_BYTES)) {
             Some(lease) => Ok(DmaBuffer::new(lease, bytes)),
             None => Err(DmaError::PoolFull {

@@ -84,6 +84,37 @@ pub enum ParkError {
         /// I/O address.
         iova: u64,
     },
+    /// The device may still write memory that is no longer needed ([`WeakArena::keep`](crate::WeakArena::keep)), and
+    /// that no owner in another process would know of.
+    #[error("{name}: {count} pieces of memory that the device may still write are kept")]
+    KeptMemory {
+        /// The function.
+        name: String,
+        /// Number of pieces.
+        count: usize,
+    },
+    /// Memory is mapped in this process at virtual addresses that another process may have in use.
+    #[error(
+        "{name}: {bytes:#x} bytes of its memory are at address {address:#x}, which is no address of DMA memory: the kernel had none for it"
+    )]
+    OutsideWindow {
+        /// The function.
+        name: String,
+        /// First virtual address.
+        address: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// The kernel has another number of mappings than this process: someone else maps memory in the container.
+    #[error("{name}: its container has {made} mappings, and this process has made {known}")]
+    Mappings {
+        /// The function.
+        name: String,
+        /// Number of mappings according to the kernel.
+        made: u64,
+        /// Number of mappings that this process knows.
+        known: usize,
+    },
     /// Configuration space could not be read.
     #[error("{name}: {error}")]
     Function {
@@ -92,7 +123,7 @@ pub enum ParkError {
         /// The cause.
         error: Box<FunctionError>,
     },
-    /// A descriptor could not be duplicated or examined.
+    /// A descriptor could not be made, duplicated or examined.
     #[error("{name}: descriptor {descriptor}: {source}")]
     Descriptor {
         /// The function.
@@ -142,6 +173,12 @@ pub enum ResumeError {
         descriptor: String,
         /// The difference, with its numbers.
         what: String,
+    },
+    /// The function was resumed before, in this process or in another one, and that function still exists.
+    #[error("{name}: was resumed already, and that function still exists")]
+    Resumed {
+        /// The function.
+        name: String,
     },
     /// A number of the snapshot is impossible, or contradicts another one.
     #[error("{name}: the snapshot makes no sense: {what}")]

@@ -19,14 +19,19 @@
 //! A refusal changes nothing. If `park` is refused, the function is given back, and its mappings are all there: an arena
 //! is made again from its snapshot, as in a new process. If `resume` is refused, the descriptors are given back.
 //!
-//! Two processes never drive one function: the old one has no BAR any more, because `park` insists on it. It also reads
+//! Two processes never drive one function: the old one has no BAR any more, because `park` insists on it, and a second
+//! `resume` is refused as long as the function of the first one exists ([`DrivingLock`]). The old process also reads
 //! its eventfds no more, because a count can be read only once; that is up to the layer above.
+//!
+//! A reset of the device meanwhile does not show here: the kernel restores configuration space after a reset (Linux
+//! `pci_restore_state`). The layer above asks the device for something that a reset destroys.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Function, Inner};
 use crate::backend::{Backend, CONFIG_COMMAND};
 use crate::descriptors::{Given, Parting};
+use crate::driving_lock::DrivingLock;
 use crate::error::{ClaimError, FunctionError, ParkError, ResumeError};
 use crate::interrupt::{Interrupt, Notices};
 use crate::iova::Iova;
@@ -35,10 +40,10 @@ use crate::snapshot::{
     BackendSnapshot, DescriptorSnapshot, FunctionSnapshot, NamedFd, PciIdentity, UnclaimedMemory,
 };
 use crate::space::{CheckedSpace, Space};
-use crate::vfio::{Files, Kernel, System, Vfio};
+use crate::vfio::{Files, Kernel, Roots, System, Vfio};
 use crate::vfio_user::{Client, Sockets};
 
-/// Bits of the command register that a reset clears: memory space and bus master.
+/// Bits of the command register that a driver sets: memory space and bus master.
 const COMMAND_BITS: u16 = 0b110;
 
 impl Function {
@@ -47,7 +52,7 @@ impl Function {
     /// [released](Self::release_mappings). Lent memory is unmapped as before. A function that was
     /// [resumed](Self::resume) begins in this state.
     pub fn hold_mappings(&self) {
-        self.inner.space.hold();
+        let _before = self.inner.space.hold();
     }
 
     /// Ends the effect of [`hold_mappings`](Self::hold_mappings). Unmaps the memory that has no owner, and returns it.
@@ -55,13 +60,14 @@ impl Function {
         self.inner.space.release()
     }
 
-    /// Returns the memory of a mapping that the previous process has made with [`dma_map`](Self::dma_map) at exactly
-    /// these I/O addresses. The caller unmaps it with [`dma_unmap`](Self::dma_unmap). The mapping may be a part of the
-    /// memory.
+    /// Returns the memory of a mapping that the previous process, or this one before a refused [`park`](Self::park),
+    /// has made with [`dma_map`](Self::dma_map) at exactly these I/O addresses. The caller unmaps it with
+    /// [`dma_unmap`](Self::dma_unmap). The mapping may be a part of the memory. As long as the mappings are
+    /// [held](Self::hold_mappings), it can be claimed again, with the same result.
     ///
     /// # Errors
     /// [`ClaimError::NotInUse`]: no such mapping begins there. [`ClaimError::Length`]: it has another length.
-    /// [`ClaimError::Claimed`]: it was claimed before.
+    /// [`ClaimError::Claimed`]: mappings are not held, so the program has the memory.
     pub fn claim_mapping(&self, iova: Iova, bytes: usize) -> Result<SharedMemory, ClaimError> {
         self.inner.space.claim_memory(iova, bytes)
     }
@@ -72,16 +78,18 @@ impl Function {
     ///
     /// While a function is to be parked, its caller makes no requests of it, and its device is at a quiet point.
     /// Memory of the function that still has an owner in this process stays mapped here, and is the other process's to
-    /// use.
+    /// use. A pool allocates nothing any more.
     ///
     /// # Errors
     /// Returns the function unchanged, and the reason. [`ParkError::InProcess`]: a model in this process implements
     /// it. [`ParkError::Clones`], [`ParkError::Bars`]: clones of it, or references to its BARs, exist.
     /// [`ParkError::Lost`]: it does not answer, or was removed. [`ParkError::Shared`]: other functions are in its I/O
     /// address space. [`ParkError::Stopped`], [`ParkError::Kept`]: memory was not unmapped when it should have been.
-    /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`]: memory is mapped that another process cannot map.
+    /// [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
+    /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped that
+    /// another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
     /// [`ParkError::Function`]: configuration space cannot be read. [`ParkError::Descriptor`]: a descriptor cannot be
-    /// duplicated.
+    /// made, duplicated or examined.
     pub fn park(self) -> Result<(FunctionSnapshot, Vec<NamedFd>), (Self, ParkError)> {
         let mut inner = match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner,
@@ -93,6 +101,8 @@ impl Function {
                 return Err((Self { inner }, error));
             }
         };
+        // An owner of memory that drops in another thread does not change the mappings from here on.
+        let were_held = inner.space.hold();
         match inner.snapshot() {
             Ok(parked) => {
                 inner.is_parked = true;
@@ -101,6 +111,10 @@ impl Function {
                 Ok(parked)
             }
             Err(error) => {
+                if !were_held {
+                    // This unmaps what lost its owner meanwhile.
+                    inner.space.release();
+                }
                 let inner = Arc::new(inner);
                 Err((Self { inner }, error))
             }
@@ -117,37 +131,36 @@ impl Function {
     /// Returns the descriptors, and the reason; the function goes on alone as long as they are open.
     /// [`ResumeError::Missing`], [`ResumeError::Unknown`], [`ResumeError::Repeated`]: the names of the descriptors are
     /// not those of the snapshot. [`ResumeError::Descriptor`]: a descriptor is another one, or of another kind.
+    /// [`ResumeError::Resumed`]: the function was resumed before, and that function still exists.
     /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense. [`ResumeError::AddressTaken`]: virtual
     /// addresses are in use in this process. [`ResumeError::Memory`]: a file cannot be mapped. [`ResumeError::Changed`]:
-    /// the function is another one, was reset, or reaches other I/O addresses. [`ResumeError::Function`]: it does not
-    /// answer, or the kernel refuses a question.
+    /// the function is another one, has other values in its registers, reaches other I/O addresses, or has another
+    /// number of mappings. [`ResumeError::Function`]: it does not answer, or the kernel refuses a question.
     pub fn resume(
         snapshot: &FunctionSnapshot,
         descriptors: Vec<NamedFd>,
     ) -> Result<Self, (Vec<NamedFd>, ResumeError)> {
-        Self::resume_by(
-            &(Arc::new(Kernel) as Arc<dyn System>),
-            snapshot,
-            descriptors,
-        )
+        let system: Arc<dyn System> = Arc::new(Kernel);
+        Self::resume_by((&system, &Roots::default()), snapshot, descriptors)
     }
 
-    /// Does the same as [`resume`](Self::resume), with another kernel.
+    /// Does the same as [`resume`](Self::resume), with another kernel and its sysfs.
     pub(crate) fn resume_by(
-        system: &Arc<dyn System>,
+        kernel: (&Arc<dyn System>, &Roots),
         snapshot: &FunctionSnapshot,
         descriptors: Vec<NamedFd>,
     ) -> Result<Self, (Vec<NamedFd>, ResumeError)> {
-        Self::adopt(system, snapshot, &descriptors).map_err(|error| (descriptors, error))
+        Self::adopt(kernel, snapshot, &descriptors).map_err(|error| (descriptors, error))
     }
 
     fn adopt(
-        system: &Arc<dyn System>,
+        kernel: (&Arc<dyn System>, &Roots),
         snapshot: &FunctionSnapshot,
         descriptors: &[NamedFd],
     ) -> Result<Self, ResumeError> {
         let name = snapshot.name();
         let mut given = Given::new(&name, descriptors)?;
+        let lock = DrivingLock::take(&name, &snapshot.lock, &mut given)?;
         let files = BackendFiles::of(&snapshot.backend, &mut given)?;
         let mut vectors = Vec::new();
         for (number, vector) in snapshot.vectors.iter().enumerate() {
@@ -163,15 +176,17 @@ impl Function {
             error: notice("error", &snapshot.error)?,
             requested: notice("removal", &snapshot.removal)?,
         };
-        let space = CheckedSpace::of(&name, &snapshot.space, &mut given)?;
+        // The kernel's VFIO pins the pages that it maps. A server maps the files, as this process does.
+        let pinned = match &snapshot.backend {
+            BackendSnapshot::Vfio(_) => true,
+            BackendSnapshot::VfioUser(_) => false,
+        };
+        let space = CheckedSpace::of(&name, &snapshot.space, &mut given, pinned)?;
         given.finish()?;
 
-        let backend = files.resume(system, notices.clone())?;
-        if let Err(error) = check_unchanged(&name, &backend, snapshot) {
-            // The function is still the previous owner's.
-            backend.part();
-            return Err(error);
-        }
+        let backend = files.resume(kernel, snapshot.space.mappings.len(), notices.clone())?;
+        check_unchanged(&name, &backend, snapshot)?;
+        backend.adopt();
         Ok(Self {
             inner: Arc::new(Inner {
                 name,
@@ -179,7 +194,7 @@ impl Function {
                 backend,
                 notices,
                 interrupts: Mutex::new(vectors),
-                bars: Arc::new(()),
+                bars: Arc::new(Some(lock)),
                 is_parked: false,
             }),
         })
@@ -231,6 +246,12 @@ impl Inner {
                 because: "configuration space reads as ones".to_owned(),
             });
         }
+        if let Backend::Vfio(vfio) = &self.backend {
+            vfio.ask_again().map_err(|error| ParkError::Function {
+                name: name(),
+                error: Box::new(Box::new(error).into()),
+            })?;
+        }
         let mut parting = Parting::new(&self.name);
         let space = self.space.snapshot(&self.backend, &mut parting)?;
         let interrupts = self.interrupts.lock();
@@ -247,10 +268,23 @@ impl Inner {
         };
         let error = notice("error", &self.notices.error)?;
         let removal = notice("removal", &self.notices.requested)?;
+        let lock = match &*self.bars {
+            Some(lock) => lock.snapshot(&mut parting)?,
+            None => DrivingLock::make(&mut parting)?,
+        };
         let backend = match &self.backend {
             Backend::InProcess(_) => return Err(ParkError::InProcess { name: name() }),
             Backend::VfioUser(client) => BackendSnapshot::VfioUser(client.snapshot(&mut parting)?),
-            Backend::Vfio(vfio) => BackendSnapshot::Vfio(vfio.snapshot(&mut parting)?),
+            Backend::Vfio(vfio) => {
+                let vfio = vfio.snapshot(&mut parting)?;
+                let (name, known) = (name(), space.mappings.len());
+                match vfio.mappings_made() {
+                    Some(made) if made != known as u64 => {
+                        return Err(ParkError::Mappings { name, made, known });
+                    }
+                    Some(_) | None => BackendSnapshot::Vfio(vfio),
+                }
+            }
         };
         let snapshot = FunctionSnapshot {
             backend,
@@ -258,6 +292,7 @@ impl Inner {
             vectors,
             error,
             removal,
+            lock,
             space,
         };
         Ok((snapshot, parting.finish()))
@@ -280,13 +315,21 @@ impl<'a> BackendFiles<'a> {
         })
     }
 
-    fn resume(self, system: &Arc<dyn System>, notices: Notices) -> Result<Backend, ResumeError> {
+    /// Goes on with the backend, which is not this process's before [`Backend::adopt`]. The snapshot has `mappings`
+    /// mappings.
+    fn resume(
+        self,
+        (system, roots): (&Arc<dyn System>, &Roots),
+        mappings: usize,
+        notices: Notices,
+    ) -> Result<Backend, ResumeError> {
         Ok(match self {
             Self::VfioUser(client, sockets) => {
                 Backend::VfioUser(Arc::new(Client::resume(client, sockets, notices)?))
             }
             Self::Vfio(vfio, files) => {
-                let vfio = Vfio::resume(Arc::clone(system), vfio, files, notices)?;
+                let system = (Arc::clone(system), roots);
+                let vfio = Vfio::resume(system, vfio, mappings, files, notices)?;
                 Backend::Vfio(Arc::new(vfio))
             }
         })
@@ -308,7 +351,7 @@ fn adopt_eventfd(
     Interrupt::adopted(fd).map_err(|error| given.unfit(name, error.to_string()))
 }
 
-/// Reads the registers of configuration space that tell whether a function is the same, and was not reset.
+/// Reads the registers of configuration space that tell a function from another one.
 #[expect(
     clippy::little_endian_bytes,
     reason = "configuration space is little-endian"
@@ -329,7 +372,7 @@ fn identity(backend: &Backend) -> Result<PciIdentity, FunctionError> {
     })
 }
 
-/// Checks that a function is the one that was parked, and is as it was.
+/// Checks that a function is like the one that was parked.
 fn check_unchanged(
     name: &str,
     backend: &Backend,

@@ -21,56 +21,72 @@ use std::sync::{Arc, Mutex};
 use super::{Entry, Mapped, Space, State};
 use crate::backend::Backend;
 use crate::descriptors::{Given, Parting};
+use crate::dma_window;
 use crate::error::{ClaimError, ParkError, ResumeError};
 use crate::iova::{Iova, IovaAllocator};
 use crate::memory::SharedMemory;
 use crate::page::{DMA_PAGE, GIB};
 use crate::snapshot::{MappingSnapshot, MemorySnapshot, SpaceSnapshot, UnclaimedMemory};
 
-impl Space {
-    /// Lets mappings outlive their owners from now on.
-    pub(crate) fn hold(&self) {
-        self.state().held = true;
-    }
-
-    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns them.
-    pub(crate) fn release(&self) -> Vec<UnclaimedMemory> {
-        let mut state = self.state();
-        state.held = false;
-        let mut unclaimed = Vec::new();
-        for (&iova, entry) in state.mapped.iter_mut().filter(|(_, it)| it.unclaimed) {
-            // Nothing can claim the mapping from now on.
-            entry.unclaimed = false;
-            let memory = entry.memory.clone();
-            unclaimed.push((Iova(iova), entry.bytes, entry.allocated, memory));
-        }
-        drop(state);
-        let mut unmapped = Vec::new();
-        for (iova, bytes, allocated, memory) in unclaimed {
-            self.end_mapping(iova, bytes, allocated, Some(memory));
-            unmapped.push(UnclaimedMemory { iova, bytes });
-        }
-        unmapped
-    }
-
+impl State {
     /// Returns whether a mapping stays although its owner drops: the space is held, or the function was handed over.
-    pub(super) fn outlives(&self, iova: Iova, bytes: usize) -> bool {
-        let mut state = self.state();
-        let State {
-            mapped,
-            held,
-            parked,
-            ..
-        } = &mut *state;
-        if *parked {
+    pub(super) fn outlives(&mut self, iova: Iova, bytes: usize) -> bool {
+        if self.parked {
             return true;
         }
-        let Some(entry) = mapped.get_mut(&iova.0).filter(|it| it.bytes == bytes) else {
+        let entry = self.mapped.get_mut(&iova.0);
+        let Some(entry) = entry.filter(|it| it.bytes == bytes) else {
             return false;
         };
-        let stays = *held && entry.memory.open().is_none();
+        let stays = self.held && entry.memory.open().is_none();
         entry.unclaimed |= stays;
         stays
+    }
+}
+
+impl Space {
+    /// Lets mappings outlive their owners from now on. Returns whether they did before.
+    pub(crate) fn hold(&self) -> bool {
+        std::mem::replace(&mut self.state().held, true)
+    }
+
+    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns them. Each is looked for and
+    /// unmapped under the same lock, because the program may unmap it too, or map other memory there.
+    pub(crate) fn release(&self) -> Vec<UnclaimedMemory> {
+        self.state().held = false;
+        let mut unmapped = Vec::new();
+        loop {
+            let mut state = self.state();
+            let mut unclaimed = state.mapped.iter_mut().filter(|(_, it)| it.unclaimed);
+            let Some((&iova, entry)) = unclaimed.next() else {
+                return unmapped;
+            };
+            // If the function refuses, the mapping stays, and is not asked for again.
+            entry.unclaimed = false;
+            let (iova, bytes, allocated) = (Iova(iova), entry.bytes, entry.allocated);
+            let memory = entry.memory.clone();
+            let ended = self.end_mapping(&mut state, iova, bytes, allocated);
+            drop(state);
+            if ended.is_none() {
+                std::mem::forget(memory);
+            }
+            unmapped.push(UnclaimedMemory { iova, bytes });
+        }
+    }
+
+    /// Returns whether the function was handed over to another process.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.state().parked
+    }
+
+    /// Counts a piece of memory that the device may still write although it is no longer needed. The memory has no
+    /// owner in another process, so the function is not parked any more. Memory that is kept no longer than the space
+    /// is not `held` counts only in a held space.
+    pub(crate) fn count_kept(&self, only_held: bool) {
+        let mut state = self.state();
+        if state.held || !only_held {
+            state.kept_buffers += 1;
+        }
     }
 
     /// Returns an unclaimed mapping to an owner, who unmaps it by dropping it. The mapping is exactly these bytes.
@@ -84,7 +100,8 @@ impl Space {
         })
     }
 
-    /// Returns the memory of an unclaimed mapping whose addresses the program has chosen.
+    /// Returns the memory of a mapping whose addresses the program has chosen. In a held space the mapping can be
+    /// claimed again, because the program may have dropped the memory before the function was to be parked.
     pub(crate) fn claim_memory(
         &self,
         iova: Iova,
@@ -100,6 +117,7 @@ impl Space {
         allocated: bool,
     ) -> Result<SharedMemory, ClaimError> {
         let mut state = self.state();
+        let held = state.held;
         let entry = state.mapped.get_mut(&iova.0);
         let Some(entry) = entry.filter(|entry| entry.allocated == allocated) else {
             let iova = iova.0;
@@ -114,7 +132,7 @@ impl Space {
                 in_use,
             });
         }
-        if !entry.unclaimed {
+        if !entry.unclaimed && (allocated || !held) {
             return Err(ClaimError::Claimed { iova, bytes });
         }
         entry.unclaimed = false;
@@ -153,15 +171,30 @@ impl Space {
             if entry.memory.as_fd().is_none() {
                 return Err(ParkError::NoDescriptor { name, iova, bytes });
             }
+            let (address, bytes) = (entry.memory.address() as u64, entry.memory.len() as u64);
+            if !dma_window::contains(address, bytes) {
+                return Err(ParkError::OutsideWindow {
+                    name,
+                    address,
+                    bytes,
+                });
+            }
+        }
+        if state.kept_buffers > 0 {
+            let count = state.kept_buffers;
+            return Err(ParkError::KeptMemory {
+                name: name(),
+                count,
+            });
         }
         let (memories, mappings) = memories(&state.mapped, parting)?;
-        drop(state);
+        // The lock of the mappings is still held, so no mapping is between them and the free addresses.
         let addresses = self.addresses();
         Ok(SpaceSnapshot {
             name: self.name.clone(),
             ranges: backend.iova_ranges(),
             free: addresses.free_ranges().collect(),
-            allowed: addresses.allowed_ranges(),
+            allowed: addresses.with_allocated(allocated(&mappings)),
             memories,
             mappings,
         })
@@ -200,6 +233,12 @@ impl Space {
     }
 }
 
+/// Returns the I/O addresses of the mappings whose addresses were allocated.
+fn allocated(mappings: &[MappingSnapshot]) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
+    let allocated = mappings.iter().filter(|mapping| mapping.allocated);
+    allocated.map(|mapping| mapping.iova..=mapping.iova + (mapping.bytes - 1))
+}
+
 /// Describes all mappings, and each memory once. Every memory has a descriptor.
 fn memories(
     mapped: &BTreeMap<u64, Entry>,
@@ -220,11 +259,8 @@ fn memories(
             None => {
                 let place = memories.len();
                 let file_name = memory_name(place);
-                let stat = nix::sys::stat::fstat(fd).map_err(|errno| ParkError::Descriptor {
-                    name: parting.function().to_owned(),
-                    descriptor: file_name.clone(),
-                    source: errno.into(),
-                })?;
+                let stat = nix::sys::stat::fstat(fd)
+                    .map_err(|errno| parting.failed(&file_name, errno.into()))?;
                 memories.push(MemorySnapshot {
                     file: parting.add(&file_name, fd)?,
                     address,
@@ -258,11 +294,13 @@ pub(crate) struct CheckedSpace {
 }
 
 impl CheckedSpace {
-    /// Checks a snapshot of the function `function`, and maps its memory in this process. `given` has the files.
+    /// Checks a snapshot of the function `function`, and maps its memory in this process. `given` has the files. If
+    /// `pinned`, the device has its own references to the pages.
     pub(crate) fn of(
         function: &str,
         snapshot: &SpaceSnapshot,
         given: &mut Given<'_>,
+        pinned: bool,
     ) -> Result<Self, ResumeError> {
         let addresses = check(snapshot).map_err(|what| ResumeError::Snapshot {
             name: function.to_owned(),
@@ -271,7 +309,10 @@ impl CheckedSpace {
         let mut memories = Vec::new();
         for (place, memory) in snapshot.memories.iter().enumerate() {
             let fd = given.duplicate(&memory_name(place), &memory.file)?;
-            memories.push(adopt(function, memory, fd, given)?);
+            if pinned {
+                check_pages(memory, &fd, given)?;
+            }
+            memories.push(adopt(function, memory, fd)?);
         }
         let mut mapped = BTreeMap::new();
         for mapping in &snapshot.mappings {
@@ -302,28 +343,42 @@ fn memory_name(place: usize) -> String {
     format!("memory-{place}")
 }
 
+/// Checks that no page was removed from a file whose pages the device has pinned: the device would go on with the old
+/// page, and the process would get another one. A removed page that was used again does not show.
+///
+/// Pages that were swapped out count as in use (Linux `mm/shmem.c`, `shmem_recalc_inode`), and more may be in use than
+/// before. Pages that were read and never written do not count any more once the kernel has dropped them; pinned ones
+/// are not dropped.
+fn check_pages(
+    memory: &MemorySnapshot,
+    fd: &OwnedFd,
+    given: &Given<'_>,
+) -> Result<(), ResumeError> {
+    let MemorySnapshot { file, blocks, .. } = memory;
+    let stat = nix::sys::stat::fstat(fd);
+    let found = stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0));
+    if found < *blocks {
+        let what = format!(
+            "{found} blocks of 512 bytes are in use, and {blocks} were: pages were removed from the file"
+        );
+        return Err(given.unfit(&file.name, what));
+    }
+    Ok(())
+}
+
 /// Maps one memory of a snapshot.
 fn adopt(
     function: &str,
     memory: &MemorySnapshot,
     fd: OwnedFd,
-    given: &Given<'_>,
 ) -> Result<SharedMemory, ResumeError> {
     let MemorySnapshot {
         ref file,
         address,
         file_bytes,
         bytes,
-        blocks,
+        ..
     } = *memory;
-    let stat = nix::sys::stat::fstat(&fd);
-    let found = stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0));
-    if found < blocks {
-        let what = format!(
-            "{found} blocks of 512 bytes are in use, and {blocks} were: pages were removed from the file"
-        );
-        return Err(given.unfit(&file.name, what));
-    }
     let too_large = || ResumeError::Snapshot {
         name: function.to_owned(),
         what: format!("{file_bytes:#x} bytes at address {address:#x}"),
@@ -344,19 +399,13 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
         mappings,
         ..
     } = snapshot;
-    let addresses = IovaAllocator::restored(free, allowed.as_deref()).ok_or_else(|| {
+    let addresses = IovaAllocator::restored(free, allowed).ok_or_else(|| {
         format!("free I/O addresses {free:x?}, of which {allowed:x?} are allowed")
     })?;
-    let inside = |wanted: &RangeInclusive<u64>| {
-        let contains = |range: &RangeInclusive<u64>| {
-            range.contains(wanted.start()) && range.contains(wanted.end())
-        };
-        ranges.iter().any(contains)
-    };
-    for range in free {
-        if !inside(range) {
+    for range in allowed {
+        if !covers(ranges, range) {
             return Err(format!(
-                "I/O addresses {range:x?} are free, which the function does not reach"
+                "I/O addresses {range:x?} can be allocated, which the function does not reach"
             ));
         }
     }
@@ -369,7 +418,7 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
                 "the mapping of I/O addresses {range:x?} begins below the end of the one before"
             ));
         }
-        if !inside(&range) {
+        if !covers(ranges, &range) {
             return Err(format!(
                 "the function does not reach the mapping of I/O addresses {range:x?}"
             ));
@@ -389,15 +438,63 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
     if used != memories.len() {
         return Err(format!("{used} memories of {} are mapped", memories.len()));
     }
-    for memory in memories {
-        if memory.bytes == 0 || memory.bytes > memory.file_bytes {
-            let MemorySnapshot {
-                bytes, file_bytes, ..
-            } = memory;
+    // A mapping that was left out, or that was not made here, would leave addresses without an owner.
+    let owned = addresses.with_allocated(allocated(mappings));
+    if owned != *allowed {
+        return Err(format!(
+            "I/O addresses {allowed:x?} can be allocated, and those free and those mapped are {owned:x?}"
+        ));
+    }
+    check_memories(memories, mappings)?;
+    Ok(addresses)
+}
+
+/// Checks that each memory is a file of its own at addresses of DMA memory, and that a mapping whose addresses were
+/// allocated is the only one of its memory. Mappings that the program has made may overlap in one memory: the program
+/// may map a page twice, and each use of it is the program's.
+fn check_memories(memories: &[MemorySnapshot], mappings: &[MappingSnapshot]) -> Result<(), String> {
+    let mut files = BTreeMap::new();
+    for (place, memory) in memories.iter().enumerate() {
+        let MemorySnapshot {
+            ref file,
+            address,
+            file_bytes,
+            bytes,
+            ..
+        } = *memory;
+        if bytes == 0 || bytes > file_bytes {
             return Err(format!("memory of {bytes:#x} bytes of {file_bytes:#x}"));
         }
+        if !dma_window::contains(address, file_bytes) {
+            return Err(format!(
+                "memory of {file_bytes:#x} bytes at address {address:#x}, which is no address of DMA memory"
+            ));
+        }
+        if let Some(before) = files.insert((file.device, file.inode), place) {
+            return Err(format!("memories {before} and {place} are one file"));
+        }
+        let of_it = || mappings.iter().filter(|it| it.memory as usize == place);
+        let count = of_it().count();
+        if count > 1 && of_it().any(|it| it.allocated) {
+            return Err(format!(
+                "memory {place} is that of an arena or a pool, and has {count} mappings"
+            ));
+        }
     }
-    Ok(addresses)
+    Ok(())
+}
+
+/// Returns whether all addresses of a range are in a list of ranges, which may touch each other.
+fn covers(ranges: &[RangeInclusive<u64>], wanted: &RangeInclusive<u64>) -> bool {
+    let mut at = *wanted.start();
+    loop {
+        match ranges.iter().find(|range| range.contains(&at)) {
+            None => return false,
+            Some(range) if range.end() >= wanted.end() => return true,
+            // PANIC: less than the end of `wanted`.
+            Some(range) => at = range.end() + 1,
+        }
+    }
 }
 
 /// Checks that a mapping is whole pages inside its memory, and all of it if its addresses were allocated. Returns its
@@ -435,5 +532,21 @@ fn check_mapping(
         Some(_) | None => Err(format!(
             "{bytes:#x} bytes from offset {offset:#x} of a memory of {len:#x} at address {address:#x} are mapped at IOVA {iova:#x}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_each_other_cover_what_lies_in_both() {
+        let ranges = [0x8000..=u64::MAX, 0x1000..=0x1fff, 0x2000..=0x2fff];
+        for inside in [0x1000..=0x2fff, 0x1fff..=0x2000, 0x9000..=u64::MAX] {
+            assert!(covers(&ranges, &inside), "{inside:x?}");
+        }
+        for outside in [0xfff..=0x1000, 0x2000..=0x3000, 0x2fff..=0x8000, 0..=0] {
+            assert!(!covers(&ranges, &outside), "{outside:x?}");
+        }
     }
 }

@@ -262,3 +262,37 @@ fn a_space_whose_functions_were_stopped_takes_no_function_and_no_memory() {
     }
     second.set_bus_master(false).unwrap();
 }
+
+/// If a mapping that is being released could be unmapped by the program meanwhile, one of the two would not find it,
+/// which looks like a refusal of the function, and all functions would be stopped.
+#[test]
+fn a_mapping_that_is_released_is_unmapped_once_whoever_else_unmaps_it() {
+    const PIECES: usize = 8;
+    let device = Double::new();
+    let function = device.function();
+    function.set_bus_master(true).unwrap();
+    let both = std::sync::Barrier::new(2);
+    for turn in 0..200 {
+        function.hold_mappings();
+        let arenas = [(); PIECES].map(|()| DmaArena::with_chunk_bytes(&function, 4096).unwrap());
+        let places = arenas
+            .each_ref()
+            .map(|arena| arena.alloc(64, 64).unwrap().iova());
+        drop(arenas);
+        assert_eq!(device.mappings().len(), PIECES);
+        let counts = std::thread::scope(|scope| {
+            let ours = scope.spawn(|| {
+                both.wait();
+                let last_first = places.iter().rev();
+                let unmapped = last_first.filter(|iova| function.dma_unmap(**iova, 4096).is_ok());
+                unmapped.count()
+            });
+            both.wait();
+            let released = function.release_mappings().len();
+            (ours.join().unwrap(), released)
+        });
+        assert_eq!(counts.0 + counts.1, PIECES, "turn {turn}: {counts:?}");
+        assert!(device.is_bus_master(), "turn {turn}: {counts:?}");
+        assert_eq!(device.mappings(), []);
+    }
+}

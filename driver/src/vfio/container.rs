@@ -117,14 +117,6 @@ impl Container {
         self.groups().insert(number, Arc::downgrade(group));
     }
 
-    /// Returns the number of a group in the container, if it was recorded.
-    pub(super) fn number_of(&self, group: &Arc<OwnedFd>) -> Option<u32> {
-        let groups = self.groups();
-        let is_it = |known: &Weak<OwnedFd>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(group));
-        let (&number, _) = groups.iter().find(|(_, known)| is_it(known))?;
-        Some(number)
-    }
-
     /// Sets the number of mappings that messages report as the limit.
     pub(super) fn set_available(&self, available: Option<u32>) {
         let mut iommu = self.iommu.lock().unwrap_or_else(PoisonError::into_inner);

@@ -126,7 +126,7 @@ impl Roots {
     }
 
     /// Returns the number of a function's IOMMU group; `None` without an IOMMU.
-    fn group(&self, address: &str) -> Option<u32> {
+    pub(super) fn group(&self, address: &str) -> Option<u32> {
         link_name(&self.device(address).join("iommu_group"))?
             .parse()
             .ok()

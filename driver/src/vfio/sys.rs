@@ -16,7 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -29,6 +29,7 @@ use vfio_bindings::bindings::vfio::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::clock::monotonic_now;
+use crate::descriptors::fdinfo;
 use crate::error::MemoryError;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
@@ -180,6 +181,9 @@ pub(crate) trait System: Send + Sync {
     ) -> Result<u32, Errno>;
     /// Makes a `VFIO_GROUP_GET_DEVICE_FD` request.
     fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno>;
+    /// Returns the path in sysfs of the device that a device file of VFIO belongs to (`vfio-device-syspath`, Linux
+    /// `Documentation/filesystems/proc.rst`). `None` before Linux 6.18.
+    fn device_path(&self, device: BorrowedFd<'_>) -> Option<PathBuf>;
     /// Reserves `bytes` bytes of address space, maps the given areas of a region there, and fills the gaps with
     /// ordinary memory.
     fn map(
@@ -276,6 +280,10 @@ impl System for Kernel {
         let fd = Errno::result(unsafe { libc::ioctl(group.as_raw_fd(), number, name.as_ptr()) })?;
         // SAFETY: the kernel has just made this descriptor for this call, so nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn device_path(&self, device: BorrowedFd<'_>) -> Option<PathBuf> {
+        fdinfo(device, "vfio-device-syspath:").map(PathBuf::from)
     }
 
     fn map(

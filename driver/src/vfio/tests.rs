@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,6 +69,10 @@ struct Fake {
     /// Mappable areas of BAR 0: start and length in bytes of each; `None` if all of the BAR is mappable.
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
+    /// Number of mappings that can still be made.
+    mappings_left: AtomicU32,
+    /// Path of the device in sysfs, if the kernel reports it for the device's file.
+    device_path: Mutex<Option<PathBuf>>,
     /// True if writes to regions fail.
     writes_fail: AtomicBool,
     log: Mutex<Vec<String>>,
@@ -92,6 +96,8 @@ impl Fake {
             locked_limit: None,
             sparse: None,
             file,
+            mappings_left: AtomicU32::new(65_535),
+            device_path: Mutex::default(),
             writes_fail: AtomicBool::new(false),
             log: Mutex::default(),
         }
@@ -227,6 +233,12 @@ impl System for Fake {
                     );
                 }
             }
+            Request::IommuMapDma => {
+                self.mappings_left.fetch_sub(1, Ordering::Relaxed);
+            }
+            Request::IommuUnmapDma => {
+                self.mappings_left.fetch_add(1, Ordering::Relaxed);
+            }
             Request::IommuGetInfo => {
                 message.put(offset_of!(vfio_iommu_type1_info, flags), 3_u32);
                 message.put(
@@ -234,7 +246,8 @@ impl System for Fake {
                     0x4020_1000_u64,
                 );
                 let ranges = vec![2, 0, 0xfedf_ffff, 0xfef0_0000, 0x7f_ffff_ffff];
-                let caps = [(1, ranges), (3, vec![65535])];
+                let left = self.mappings_left.load(Ordering::Relaxed);
+                let caps = [(1, ranges), (3, vec![u64::from(left)])];
                 answer_caps(
                     message,
                     24,
@@ -256,6 +269,10 @@ impl System for Fake {
             _ if self.is_locked() => Err(Errno::EAGAIN),
             Some(_) | None => Ok(null()),
         }
+    }
+
+    fn device_path(&self, _: BorrowedFd<'_>) -> Option<PathBuf> {
+        self.device_path.lock().unwrap().clone()
     }
 
     fn map(

@@ -55,7 +55,7 @@ struct State {
     over: bool,
     /// Fault of the server that ended the connection, if there was one.
     failure: Option<String>,
-    /// True once another process has the socket: this one does not shut it down any more.
+    /// True while the socket is another process's: this one does not shut it down.
     parted: bool,
 }
 
@@ -80,16 +80,23 @@ pub(super) struct TwinClient {
 impl TwinClient {
     /// Makes the client's end from the descriptor that a server has sent.
     pub(super) fn new(name: &str, fd: OwnedFd, main: &Arc<Socket>) -> io::Result<Self> {
-        Self::over(name, Socket::new(UnixStream::from(fd))?, main)
+        Self::over(name, Socket::new(UnixStream::from(fd))?, main, false)
     }
 
-    /// Makes the client's end from its socket.
-    pub(super) fn over(name: &str, socket: Socket, main: &Arc<Socket>) -> io::Result<Self> {
+    /// Makes the client's end from a socket that is another process's until [`adopt`](Self::adopt).
+    pub(super) fn of_another(name: &str, socket: Socket, main: &Arc<Socket>) -> io::Result<Self> {
+        Self::over(name, socket, main, true)
+    }
+
+    fn over(name: &str, socket: Socket, main: &Arc<Socket>, parted: bool) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             socket,
             main: Arc::downgrade(main),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                parted,
+                ..State::default()
+            }),
             stop: Interrupt::new()?,
         });
         let thread = Mutex::new(None);
@@ -130,6 +137,11 @@ impl TwinClient {
     /// Returns the descriptor of the socket.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.socket.as_fd()
+    }
+
+    /// Takes the socket over.
+    pub(super) fn adopt(&self) {
+        self.shared.state().parted = false;
     }
 
     /// Stops answering, between two messages, and leaves the socket to another process. No memory is mapped by message.

@@ -3,9 +3,13 @@
 //! The kernel's objects belong to open files, not to processes. A duplicate of the device's file keeps the function
 //! from being reset, and the container's file keeps the mappings and the pinned pages. The interrupts go on: the kernel
 //! has references to the eventfds. So the process that takes a function over only reads: the group's status, the
-//! device's and the IOMMU's description, and configuration space. It opens nothing, and sets no eventfd.
+//! device's and the IOMMU's description, and configuration space. It opens no device, and sets no eventfd.
+//!
+//! fstat(2) says the same of all containers, and of all devices. So the names of the descriptors have the function's
+//! address, and the kernel is asked which device the device's file belongs to, if it tells.
 
 use core::mem::offset_of;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use crate::snapshot::VfioSnapshot;
 use crate::vfio::config::Window;
 use crate::vfio::container::{Container, Opening};
 use crate::vfio::error::VfioError;
-use crate::vfio::group::PciAddress;
+use crate::vfio::group::{PciAddress, Roots};
 use crate::vfio::requests::DeviceRequests;
 use crate::vfio::sys::{Message, Request, System};
 
@@ -38,24 +42,45 @@ pub(crate) struct Files {
 impl Files {
     /// Finds the files of a snapshot.
     pub(crate) fn of(snapshot: &VfioSnapshot, given: &mut Given<'_>) -> Result<Self, ResumeError> {
+        let address = snapshot.address.as_str();
+        let is_canonical = address
+            .parse::<PciAddress>()
+            .is_ok_and(|parsed| parsed.to_string() == address);
+        if !is_canonical {
+            return Err(ResumeError::Snapshot {
+                name: address.to_owned(),
+                what: format!("{address:?} is no full PCI address"),
+            });
+        }
+        let name = |what| file_name(what, address);
         Ok(Self {
-            container: given.duplicate("container", &snapshot.container)?,
-            group: given.duplicate("group", &snapshot.group)?,
-            device: given.duplicate("device", &snapshot.device)?,
+            container: given.duplicate(&name("container"), &snapshot.container)?,
+            group: given.duplicate(&name("group"), &snapshot.group)?,
+            device: given.duplicate(&name("device"), &snapshot.device)?,
         })
     }
 }
 
+/// Returns the name of the descriptor of a function's file: at most 26 characters.
+fn file_name(what: &str, address: &str) -> String {
+    format!("{what}-{}", address.replace([':', '.'], "-"))
+}
+
 impl Vfio {
+    /// Reads the IOMMU's capabilities again. A group that has left the container since has left more addresses.
+    pub(crate) fn ask_again(&self) -> Result<(), VfioError> {
+        self.container().ask_again()
+    }
+
     /// Describes the function for another process, with a duplicate of each file.
     pub(crate) fn snapshot(&self, parting: &mut Parting<'_>) -> Result<VfioSnapshot, ParkError> {
         let container = self.container();
+        let name = |what| file_name(what, &self.address);
         Ok(VfioSnapshot {
             address: self.address.clone(),
-            container: parting.add("container", container.fd())?,
-            group: parting.add("group", self.group.as_fd())?,
-            device: parting.add("device", self.device.as_fd())?,
-            group_number: container.number_of(&self.group),
+            container: parting.add(&name("container"), container.fd())?,
+            group: parting.add(&name("group"), self.group.as_fd())?,
+            device: parting.add(&name("device"), self.device.as_fd())?,
             group_leaves: self.leave.is_some(),
             // PANIC: `DeviceRequests::vectors` has limited the number.
             vector_count: u32::try_from(self.vectors).expect("at most 2048 vectors"),
@@ -71,57 +96,69 @@ impl Vfio {
         }
     }
 
-    /// Goes on with a function that another process has parked. Nothing is written.
-    ///
-    /// If the caller drops the result because something else does not fit, it calls [`part`](Self::part) first.
+    /// Takes the function over.
+    pub(crate) fn adopt(&self) {
+        if let Some(leave) = &self.leave {
+            leave.parted.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes on with a function that another process has parked, and that has `mappings` mappings. Nothing is written.
+    /// Until [`adopt`](Self::adopt), dropping the result has no effect on the function.
     pub(crate) fn resume(
-        system: Arc<dyn System>,
+        (system, roots): (Arc<dyn System>, &Roots),
         snapshot: &VfioSnapshot,
+        mappings: usize,
         files: Files,
         notices: Notices,
     ) -> Result<Self, ResumeError> {
         let address = snapshot.address.as_str();
-        let is_canonical = address
-            .parse::<PciAddress>()
-            .is_ok_and(|parsed| parsed.to_string() == address);
-        if !is_canonical {
-            return Err(ResumeError::Snapshot {
-                name: address.to_owned(),
-                what: format!("{address:?} is no full PCI address"),
-            });
-        }
-        let vfio = Self::examine(system, snapshot, files, notices);
-        let mut vfio = vfio.map_err(|error| ResumeError::Function {
-            name: address.to_owned(),
-            error: Box::new(FunctionError::Vfio(Box::new(error))),
-        })?;
         let changed = |what: String| {
             Err(ResumeError::Changed {
                 name: address.to_owned(),
                 what,
             })
         };
+        if let Some(path) = system.device_path(files.device.as_fd())
+            && path.file_name() != Some(OsStr::new(address))
+        {
+            return changed(format!("the device's file is that of {}", path.display()));
+        }
+        if let Some(made) = snapshot.mappings_made().filter(|&it| it != mappings as u64) {
+            return changed(format!(
+                "its container has {made} mappings, and the snapshot has {mappings}"
+            ));
+        }
+        let vfio = Self::examine((system, roots), snapshot, files, notices);
+        let mut vfio = vfio.map_err(|error| ResumeError::Function {
+            name: address.to_owned(),
+            error: Box::new(FunctionError::Vfio(Box::new(error))),
+        })?;
         let (vectors, expected) = (vfio.vectors, snapshot.vector_count);
         if vectors != expected as usize {
             return changed(format!("{vectors} vectors, and there were {expected}"));
         }
         let (left, expected) = (vfio.container().mappings_left(), snapshot.mappings_left);
         if left != expected {
+            let number =
+                |it: Option<u32>| it.map_or("an unknown number of".to_owned(), |it| it.to_string());
             return changed(format!(
-                "{left:?} mappings can be made in the container, and {expected:?} could"
+                "{} more mappings can be made in the container, and {} could",
+                number(left),
+                number(expected)
             ));
         }
         vfio.leave = snapshot.group_leaves.then(|| Leave {
             address: vfio.address.clone(),
             system: Arc::clone(&vfio.system),
             group: Arc::clone(&vfio.group),
-            parted: AtomicBool::new(false),
+            parted: AtomicBool::new(true),
         });
         Ok(vfio)
     }
 
     fn examine(
-        system: Arc<dyn System>,
+        (system, roots): (Arc<dyn System>, &Roots),
         snapshot: &VfioSnapshot,
         files: Files,
         notices: Notices,
@@ -155,10 +192,7 @@ impl Vfio {
         let mut command = [0];
         config.read(CONFIG_COMMAND, &mut command)?;
         if command[0] & COMMAND_MEMORY_SPACE == 0 {
-            let what = format!(
-                "command register {:#x}: memory decoding is off, so the function was reset",
-                command[0]
-            );
+            let what = format!("command register {:#x}: memory decoding is off", command[0]);
             return Err(ask.unusable(Request::DeviceGetRegionInfo, what));
         }
         let vectors = ask.vectors(device.as_fd())?;
@@ -166,7 +200,8 @@ impl Vfio {
         container.set_available(snapshot.mappings_at_first);
         let container = Arc::new(container);
         let group = Arc::new(files.group);
-        if let Some(number) = snapshot.group_number {
+        // Other functions of the group use its file, which can be open only once. sysfs has the number of the group.
+        if let Some(number) = roots.group(&address) {
             container.joined(number, &group);
         }
         let opening = Opening::of(&address, &container)?;

@@ -1,5 +1,7 @@
 //! Functions under VFIO that are parked and resumed. The simulated kernel records the requests.
 
+use nix::fcntl::{FallocateFlags, fallocate};
+
 use super::*;
 use crate::{BackendSnapshot, FunctionSnapshot, Interrupt, NamedFd, ParkError, ResumeError};
 
@@ -20,8 +22,9 @@ fn resume(
     snapshot: &FunctionSnapshot,
     fds: Vec<NamedFd>,
 ) -> Result<Function, (Vec<NamedFd>, ResumeError)> {
+    let (_dir, roots) = sysfs(&[(ADDRESS, Some("vfio-pci"))], true);
     let system: Arc<dyn System> = fake.clone();
-    Function::resume_by(&system, snapshot, fds)
+    Function::resume_by((&system, &roots), snapshot, fds)
 }
 
 /// Returns the log since the last call, and clears it.
@@ -77,9 +80,10 @@ fn a_function_that_is_parked_and_resumed_is_only_read() {
             "vector-2",
             "error",
             "removal",
-            "container",
-            "group",
-            "device"
+            "lock",
+            "container-0000-3b-00-2",
+            "group-0000-3b-00-2",
+            "device-0000-3b-00-2"
         ]
     );
 
@@ -147,31 +151,40 @@ fn a_group_that_was_handed_in_leaves_its_container_with_the_last_owner_only() {
     assert_eq!(closed.last().unwrap(), "VFIO_GROUP_UNSET_CONTAINER");
 }
 
-/// A function of a known group can be opened beside one that was resumed without opening the group again.
+/// A group's file can be open only once, so another function of the group uses the one of the snapshot.
 #[test]
-fn a_resumed_function_knows_the_number_of_its_group() {
-    let (_, function) = open(kernel()).unwrap();
-    let (snapshot, _fds) = park(function);
-    let BackendSnapshot::Vfio(vfio) = snapshot.backend else {
-        panic!("{snapshot:?}");
-    };
-    assert_eq!(vfio.group_number, Some(12));
-    assert_eq!(vfio.mappings_left, Some(65_535));
+fn a_function_of_the_same_group_is_opened_beside_one_that_was_resumed() {
+    const NEIGHBOUR: &str = "0000:3b:00.3";
+    let (fake, function) = open(kernel()).unwrap();
+    let (snapshot, fds) = park(function);
+    let first = resume(&fake, &snapshot, fds).unwrap();
+    let both = [(ADDRESS, Some("vfio-pci")), (NEIGHBOUR, Some("vfio-pci"))];
+    let (_dir, roots) = sysfs(&both, true);
+    log(&fake);
+    let address = NEIGHBOUR.parse().unwrap();
+    let _second = Function::joining(address, &roots, &first.dma_space()).unwrap();
+    let joined = log(&fake);
+    assert!(!has(&joined, &["VFIO_GROUP"]), "{joined:#?}");
 }
 
+/// A change of the simulated kernel's device in a test: offset in configuration space, the other byte, the byte before,
+/// and words of the error.
+type Other = (u64, u8, u8, &'static str);
+
 #[test]
-fn a_function_that_was_reset_or_left_its_container_is_refused() {
+fn a_function_with_other_registers_or_in_another_container_is_refused() {
     let (fake, function) = open(kernel()).unwrap();
     function.set_bus_master(true).unwrap();
     let (snapshot, mut fds) = park(function);
     let mut error;
     let mut text;
-    // Command register: memory decoding off, bus mastering off, another device.
-    for (offset, byte, before, words) in [
-        (4_u64, 0, 6, "memory decoding is off"),
+    // Command register: memory decoding off, bus mastering off. Vendor and device: another device.
+    let others: [Other; 3] = [
+        (4, 0, 6, "memory decoding is off"),
         (4, 2, 6, "command: 2"),
         (1, 1, 0, "device: 100"),
-    ] {
+    ];
+    for (offset, byte, before, words) in others {
         let at = Fake::place(CONFIG_AT + offset);
         fake.file.write_at(&[byte], at).unwrap();
         (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
@@ -193,21 +206,147 @@ fn a_function_that_was_reset_or_left_its_container_is_refused() {
         *fake.refuse.lock().unwrap() = None;
     }
     let mut changed = snapshot.clone();
-    if let BackendSnapshot::Vfio(vfio) = &mut changed.backend {
-        vfio.mappings_left = Some(65_534);
-    }
-    (fds, error) = resume(&fake, &changed, fds).unwrap_err();
-    text = error.to_string();
-    assert!(text.contains("65534") && text.contains("65535"), "{text}");
     for address in ["", "3b:00.2", "0000:3B:00.2", "0000:3b:00.9"] {
         if let BackendSnapshot::Vfio(vfio) = &mut changed.backend {
             vfio.address = address.to_owned();
         }
         (fds, error) = resume(&fake, &changed, fds).unwrap_err();
-        assert!(matches!(error, ResumeError::Snapshot { .. }), "{error:?}");
+        text = error.to_string();
+        assert!(text.contains("is no full PCI address"), "{text}");
     }
+    changed = snapshot.clone();
+    if let BackendSnapshot::Vfio(vfio) = &mut changed.backend {
+        vfio.vector_count += 1;
+    }
+    (fds, error) = resume(&fake, &changed, fds).unwrap_err();
+    text = error.to_string();
+    assert!(text.contains("4 vectors, and there were 5"), "{text}");
     let function = resume(&fake, &snapshot, fds).unwrap();
     assert_eq!(function.config_read_u16(4).unwrap(), 6);
+}
+
+/// fstat(2) says the same of the device files of all functions. The kernel says which device a file belongs to (Linux
+/// 6.18).
+#[test]
+fn a_device_file_of_another_function_is_refused() {
+    let (fake, function) = open(kernel()).unwrap();
+    let (snapshot, fds) = park(function);
+    let of = |address: &str| {
+        let path = format!("/sys/devices/pci0000:3a/0000:3a:00.0/{address}");
+        *fake.device_path.lock().unwrap() = Some(path.into());
+    };
+    of("0000:3b:00.3");
+    let (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "0000:3b:00.2: the device's file is that of /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.3"
+    );
+    // Before Linux 6.18 only the names of the descriptors differ.
+    let mut fds = fds;
+    fds.last_mut().unwrap().name = "device-0000-3b-00-3".to_owned();
+    let (mut fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
+    assert!(matches!(error, ResumeError::Missing { .. }), "{error:?}");
+    fds.last_mut().unwrap().name = "device-0000-3b-00-2".to_owned();
+    of(ADDRESS);
+    resume(&fake, &snapshot, fds).unwrap();
+}
+
+/// The kernel counts the mappings of a container (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`).
+#[test]
+fn a_function_whose_container_has_other_mappings_is_neither_parked_nor_resumed() {
+    let (fake, function) = open(kernel()).unwrap();
+    let memory = [(); 2].map(|()| SharedMemory::anonymous(0x1000).unwrap());
+    for (iova, memory) in [0x1000, 0x3000].into_iter().zip(&memory) {
+        function.dma_map(Iova(iova), memory, 0, 0x1000).unwrap();
+    }
+    drop(memory);
+    fake.mappings_left.fetch_sub(1, Ordering::Relaxed);
+    let (function, error) = function.park().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "0000:3b:00.2: its container has 3 mappings, and this process has made 2"
+    );
+    fake.mappings_left.fetch_add(1, Ordering::Relaxed);
+    let (snapshot, fds) = park(function);
+    // A mapping was left out.
+    let mut changed = snapshot.clone();
+    changed.space.mappings.pop();
+    changed.space.memories.pop();
+    let left_out = fds.into_iter().partition(|fd| fd.name == "memory-1");
+    let (left_out, fds): (Vec<NamedFd>, Vec<NamedFd>) = left_out;
+    let (mut fds, error) = resume(&fake, &changed, fds).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "0000:3b:00.2: its container has 2 mappings, and the snapshot has 1"
+    );
+    fds.extend(left_out);
+    // A mapping was made meanwhile.
+    fake.mappings_left.fetch_sub(1, Ordering::Relaxed);
+    let (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "0000:3b:00.2: 65532 more mappings can be made in the container, and 65533 could"
+    );
+    fake.mappings_left.fetch_add(1, Ordering::Relaxed);
+    resume(&fake, &snapshot, fds).unwrap();
+}
+
+/// A holder of the file can remove its pages (`FALLOC_FL_PUNCH_HOLE`). The device would go on with the old ones, which
+/// the kernel has pinned.
+#[test]
+fn memory_from_which_pages_were_removed_is_refused() {
+    let (fake, function) = open(kernel()).unwrap();
+    let memory = SharedMemory::anonymous(0x4000).unwrap();
+    memory.fill(0, 0x4000, 1);
+    function.dma_map(Iova(0x1000), &memory, 0, 0x4000).unwrap();
+    drop(memory);
+    let (snapshot, fds) = park(function);
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(&fds[0].fd, flags, 0x1000, 0x1000).unwrap();
+    let (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("memory-0: 24 blocks") && text.contains("32 were"),
+        "{text}"
+    );
+    assert_eq!(fds[0].name, "memory-0");
+}
+
+/// A group with fewer addresses has joined the container and left it.
+#[test]
+fn a_function_that_has_shared_its_container_is_parked_and_resumed() {
+    const ELSEWHERE: &str = "0000:5e:00.2";
+    static FEWER: AtomicBool = AtomicBool::new(false);
+    let fake = Fake {
+        tamper: Some(|request, _, message| {
+            let answered = |message: &Message| {
+                message.field::<u32>(offset_of!(vfio_iommu_type1_info, cap_offset)) != 0
+            };
+            let fewer = FEWER.load(Ordering::Relaxed);
+            if fewer && request == Request::IommuGetInfo && answered(message) {
+                // Last address of the second range.
+                message.put(64, 0x1_ffff_ffff_u64);
+            }
+        }),
+        ..kernel()
+    };
+    let (fake, function) = open(fake).unwrap();
+    let (_dir, roots) = sysfs(&[(ELSEWHERE, Some("vfio-pci"))], true);
+    let arena = DmaArena::with_chunk_bytes(&function, 1 << 16).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    FEWER.store(true, Ordering::Relaxed);
+    let space = function.dma_space();
+    let other = Function::joining(ELSEWHERE.parse().unwrap(), &roots, &space).unwrap();
+    drop(other);
+    FEWER.store(false, Ordering::Relaxed);
+    function.hold_mappings();
+    let before = arena.snapshot().unwrap();
+    let iova = buffer.iova();
+    drop((arena, buffer, space));
+    let (snapshot, fds) = park(function);
+    let function = resume(&fake, &snapshot, fds).unwrap();
+    let arena = DmaArena::resume(&function, &before).unwrap();
+    arena.claim(iova, 64).unwrap();
 }
 
 /// Linux `VFIO_GROUP_GET_STATUS`: bit 0 viable, bit 1 in a container.

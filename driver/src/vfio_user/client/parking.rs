@@ -74,9 +74,17 @@ impl Client {
         }
     }
 
+    /// Takes the connection over.
+    pub(crate) fn adopt(&self) {
+        if let Some(twin) = &self.twin {
+            twin.adopt();
+        }
+    }
+
     /// Goes on with a connection. The server is asked what it is, and nothing else.
     ///
-    /// If the caller drops the result because something else does not fit, it calls [`part`](Self::part) first.
+    /// Until [`adopt`](Self::adopt), no socket is shut down, whatever happens: other holders of the sockets would lose
+    /// them too.
     pub(crate) fn resume(
         snapshot: &VfioUserSnapshot,
         sockets: Sockets,
@@ -145,7 +153,7 @@ impl Client {
     fn with_twin(&self, socket: Socket) -> Result<TwinClient, ResumeError> {
         let connection = self.lock();
         let made = match &connection.socket {
-            Ok(main) => TwinClient::over(&self.name, socket, main)
+            Ok(main) => TwinClient::of_another(&self.name, socket, main)
                 .map_err(|source| self.transport(super::Command::VERSION, source)),
             Err(lost) => Err(self.gone(lost)),
         };

@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::libc;
+use nix::sys::stat::fstat;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use rand::rngs::StdRng;
@@ -21,12 +22,14 @@ use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
 use super::super::Server;
-use super::{Rig, Sample, arrives};
+use super::super::message::{self as wire, Command, Header};
+use super::super::socket::{self, Socket};
+use super::{Rig, Sample, arrives, words};
 use crate::double::Double;
 use crate::{
-    ArenaError, ArenaSnapshot, BackendSnapshot, Be32, ClaimError, DmaArena, DmaPool, Function,
-    FunctionSnapshot, Iova, LentMemory, NamedFd, ParkError, ResumeError, SharedMemory,
-    UnclaimedMemory,
+    ArenaError, ArenaSnapshot, BackendSnapshot, Be32, ClaimError, DmaArena, DmaError, DmaPool,
+    Function, FunctionSnapshot, Iova, LentMemory, MappingSnapshot, NamedFd, ParkError, ResumeError,
+    SharedMemory, UnclaimedMemory,
 };
 
 const PAGE: usize = 4096;
@@ -315,6 +318,120 @@ fn an_arena_that_keeps_memory_of_the_device_has_no_snapshot() {
     assert_eq!(arena.snapshot(), Err(ArenaError::Kept { count: 1 }));
 }
 
+/// In a snapshot of the pool or the arena that memory is in use, and the next process may free it as unclaimed.
+#[test]
+fn a_function_whose_memory_is_kept_for_the_device_is_not_parked() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let pool = DmaPool::builder(&function).build(2 * PAGE).unwrap();
+    let buffer = pool.alloc(64, 64).unwrap();
+    function.hold_mappings();
+    buffer.arena().keep(buffer);
+    drop(pool);
+    let (function, error) = not_parked(function);
+    assert!(
+        matches!(error, ParkError::KeptMemory { count: 1, .. }),
+        "{error:?}"
+    );
+    drop(function);
+
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let arena = DmaArena::with_chunk_bytes(&function, CHUNK).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    function.hold_mappings();
+    arena.snapshot().unwrap();
+    buffer.arena().keep(buffer);
+    drop(arena);
+    let (_function, error) = not_parked(function);
+    assert!(
+        matches!(error, ParkError::KeptMemory { count: 1, .. }),
+        "{error:?}"
+    );
+}
+
+/// The next process may have given the memory to an owner of its own, and allocating it here would clear it.
+#[test]
+fn a_pool_of_a_parked_function_allocates_nothing() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let pool = DmaPool::builder(&function).build(2 * PAGE).unwrap();
+    let buffer = pool.alloc(64, 64).unwrap();
+    buffer.write_bytes(0, b"theirs");
+    let memory = rig.double.reach(buffer.iova().0);
+    drop(buffer);
+    let _parked = park(function);
+    let refused = pool.alloc(64, 64).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, DmaError::Parked { .. }), "{text}");
+    assert!(text.ends_with("was handed over to another process, and so was the pool's memory"));
+    assert_eq!(bytes_at(&memory.0, memory.1), *b"theirs");
+}
+
+/// Another process maps the memory at the same addresses, which may be in use there.
+#[test]
+fn a_function_with_memory_outside_the_window_of_dma_memory_is_not_parked() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    // The window has no address with this remainder.
+    let (modulus, remainder) = (1 << 45, 0x1800_0000_1000);
+    let base = crate::PageSize::Base;
+    let memory = SharedMemory::congruent(PAGE, modulus, remainder, base).unwrap();
+    function.dma_map(OWN, &memory, 0, PAGE).unwrap();
+    let (_function, error) = not_parked(function);
+    let at = memory.address() as u64;
+    assert!(
+        matches!(error, ParkError::OutsideWindow { address, .. } if address == at),
+        "{error:?}"
+    );
+}
+
+/// The program may have dropped its memory, because it was to claim it in another process.
+#[test]
+fn a_mapping_of_the_program_is_claimed_again_when_its_function_was_not_parked() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let memory = SharedMemory::anonymous(2 * PAGE).unwrap();
+    memory.write_bytes(PAGE, b"here");
+    function.dma_map(OWN, &memory, PAGE, PAGE).unwrap();
+    let (iova, bytes) = (OWN.0, PAGE);
+    assert_eq!(
+        function.claim_mapping(OWN, PAGE).unwrap_err(),
+        ClaimError::Claimed { iova, bytes }
+    );
+    function.hold_mappings();
+    drop(memory);
+    let clone = function.clone();
+    let (function, _) = not_parked(function);
+    drop(clone);
+    for _ in 0..2 {
+        let memory = function.claim_mapping(OWN, PAGE).unwrap();
+        assert_eq!(bytes_at(&memory, PAGE), *b"here");
+    }
+    assert_eq!(function.release_mappings(), []);
+    assert_eq!(rig.double.mappings(), [(OWN.0, PAGE)]);
+    function.dma_unmap(OWN, PAGE).unwrap();
+}
+
+/// The program may map a page twice.
+#[test]
+fn mappings_of_the_program_may_overlap_in_its_memory() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let memory = SharedMemory::anonymous(2 * PAGE).unwrap();
+    let again = Iova(OWN.0 + 0x1_0000);
+    function.dma_map(OWN, &memory, 0, 2 * PAGE).unwrap();
+    function.dma_map(again, &memory, PAGE, PAGE).unwrap();
+    drop(memory);
+    let (snapshot, fds) = park(function);
+    assert_eq!(snapshot.space.memories.len(), 1);
+    let function = resume(&snapshot, fds);
+    let whole = function.claim_mapping(OWN, 2 * PAGE).unwrap();
+    let part = function.claim_mapping(again, PAGE).unwrap();
+    whole.write_bytes(PAGE, b"both");
+    assert_eq!(bytes_at(&part, PAGE), *b"both");
+}
+
 /// If the function cannot be parked, the owners of its memory are made again in the same process.
 #[test]
 fn an_arena_is_made_again_when_its_function_was_not_parked() {
@@ -444,7 +561,8 @@ fn descriptors_that_are_not_those_of_the_snapshot_are_refused_and_given_back() {
     assert_eq!(
         names,
         [
-            "memory-0", "memory-1", "vector-0", "vector-1", "error", "removal", "socket", "twin"
+            "memory-0", "memory-1", "vector-0", "vector-1", "error", "removal", "lock", "socket",
+            "twin"
         ]
     );
     let count = fds.len();
@@ -459,7 +577,7 @@ fn descriptors_that_are_not_those_of_the_snapshot_are_refused_and_given_back() {
         );
         fds.push(taken);
     }
-    for (one, other) in [(0, 1), (2, 3), (2, 4), (0, 2), (6, 7)] {
+    for (one, other) in [(0, 1), (2, 3), (2, 4), (0, 2), (0, 6), (7, 8)] {
         let swap = |fds: &mut Vec<NamedFd>| {
             let name = std::mem::take(&mut fds[one].name);
             fds[one].name = std::mem::replace(&mut fds[other].name, name);
@@ -520,9 +638,10 @@ fn memory_whose_addresses_are_in_use_is_refused_with_them() {
     assert_eq!((double.mappings(), double.resets()), (vec![], 1));
 }
 
-/// A holder of the file can remove its pages (`FALLOC_FL_PUNCH_HOLE`). The device would go on with the old ones.
+/// A server maps the file, as this process does, so both have the same pages whatever became of some. The kernel also
+/// drops pages that were read and never written, when memory is short, and they do not count as in use then.
 #[test]
-fn memory_from_which_pages_were_removed_is_refused() {
+fn memory_of_a_server_may_have_fewer_pages_in_use_than_before() {
     let rig = Rig::new(1);
     let function = rig.function();
     let memory = SharedMemory::anonymous(4 * PAGE).unwrap();
@@ -533,13 +652,11 @@ fn memory_from_which_pages_were_removed_is_refused() {
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let (offset, bytes) = (4096, 4096);
     fallocate(&fds[0].fd, flags, offset, bytes).unwrap();
-    let (fds, error) = refused(&snapshot, fds);
-    let text = error.to_string();
-    assert!(
-        text.contains("memory-0: 24 blocks") && text.contains("32 were"),
-        "{text}"
-    );
-    assert_eq!(fds[0].name, "memory-0");
+    let function = resume(&snapshot, fds);
+    let memory = function.claim_mapping(OWN, 4 * PAGE).unwrap();
+    let (theirs, at) = rig.double.reach(OWN.0 + 4096 + 7);
+    memory.write_bytes(4096 + 7, b"same");
+    assert_eq!(bytes_at(&theirs, at), *b"same");
 }
 
 #[test]
@@ -628,6 +745,22 @@ fn a_connection_that_ended_or_has_an_unread_message_is_refused() {
     assert_eq!(refused(&snapshot, fds).0.len(), snapshot_fds(&snapshot));
 }
 
+#[test]
+fn a_connection_that_the_server_has_closed_is_refused() {
+    let cut = Cut::new();
+    let (snapshot, fds) = park(Function::vfio_user(&cut.path).unwrap());
+    let end = cut.ends.recv().unwrap();
+    end.shutdown(Shutdown::Both).unwrap();
+    cut.served.join().unwrap();
+    drop(end);
+    let (_fds, error) = refused(&snapshot, fds);
+    let text = error.to_string();
+    assert!(
+        text.ends_with("descriptor socket: the other side has hung up"),
+        "{text}"
+    );
+}
+
 /// Returns the number of descriptors of a snapshot without memory.
 fn snapshot_fds(snapshot: &FunctionSnapshot) -> usize {
     let twin = match &snapshot.backend {
@@ -635,7 +768,8 @@ fn snapshot_fds(snapshot: &FunctionSnapshot) -> usize {
         BackendSnapshot::Vfio(_) => 0,
     };
     let notices = [&snapshot.error, &snapshot.removal];
-    1 + twin + snapshot.vectors.len() + notices.into_iter().flatten().count()
+    // The socket and the lock.
+    2 + twin + snapshot.vectors.len() + notices.into_iter().flatten().count()
 }
 
 /// The thread that answers for lent memory ends between two messages, and the next owner of the socket starts another.
@@ -678,6 +812,109 @@ fn a_function_whose_resumption_is_refused_at_the_end_keeps_its_twin_socket() {
     let iova = lent.iova().0;
     rig.double.asks(iova).read(iova, &mut seen).unwrap();
     assert_eq!(seen, [1; 4]);
+}
+
+/// shutdown(2) ends a socket for all its holders, the one that goes on later too.
+#[test]
+fn a_bad_answer_while_a_function_is_resumed_leaves_its_twin_socket_to_others() {
+    let rig = Rig::new(1);
+    let (snapshot, mut fds) = park(rig.function());
+    // Another server answers on the main socket: what it is, and nonsense then.
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let answers = thread::spawn(move || {
+        let socket = Socket::new(theirs).unwrap();
+        let mut answered = Vec::new();
+        while let Some(asked) = socket.receive(|| true).unwrap() {
+            let Header { id, command, .. } = asked.header;
+            let (id, command) = (id.get(), command.get());
+            answered.push(command);
+            let mut payload = asked.payload;
+            let mut answer_to = id;
+            match Command(command) {
+                // flags, num_regions, num_irqs; index, count of MSI-X vectors.
+                Command::DEVICE_GET_INFO => payload[4..16].copy_from_slice(&words([2, 9, 5])),
+                Command::DEVICE_GET_IRQ_INFO => payload[12..].copy_from_slice(&words([2])),
+                _ => answer_to = id.wrapping_add(1),
+            }
+            let header = (answer_to, command, wire::TYPE_REPLY, 0);
+            socket::send(&socket, header, &[&payload], &[]).unwrap();
+        }
+        answered
+    });
+    let mut changed = snapshot.clone();
+    let BackendSnapshot::VfioUser(client) = &mut changed.backend else {
+        panic!("{snapshot:?}");
+    };
+    client.socket.inode = fstat(&ours).unwrap().st_ino;
+    let main = fds.iter_mut().find(|fd| fd.name == "socket").unwrap();
+    let true_main = std::mem::replace(&mut main.fd, ours.into());
+    let (mut fds, error) = refused(&changed, fds);
+    assert!(matches!(error, ResumeError::Function { .. }), "{error:?}");
+    let main = fds.iter_mut().find(|fd| fd.name == "socket").unwrap();
+    main.fd = true_main;
+    let answered = answers.join().unwrap();
+    assert_eq!(answered.last(), Some(&Command::REGION_READ.0));
+
+    let function = resume(&snapshot, fds);
+    let own: &mut [u8] = vec![3; 3 * PAGE].leak();
+    // SAFETY: the memory is never freed, and is not accessed otherwise.
+    let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), PAGE) }.unwrap();
+    let mut seen = [0; 4];
+    let iova = lent.iova().0;
+    rig.double.asks(iova).read(iova, &mut seen).unwrap();
+    assert_eq!(seen, [3; 4]);
+}
+
+fn duplicates(fds: &[NamedFd]) -> Vec<NamedFd> {
+    let duplicate = |it: &NamedFd| NamedFd {
+        name: it.name.clone(),
+        fd: it.fd.try_clone().unwrap(),
+    };
+    fds.iter().map(duplicate).collect()
+}
+
+/// The second one may be in another process, and may have an older snapshot.
+#[test]
+fn a_function_is_not_resumed_again_as_long_as_it_exists() {
+    let rig = Rig::new(1);
+    let (first, fds) = park(rig.function());
+    let function = resume(&first, duplicates(&fds));
+    let (fds, error) = refused(&first, fds);
+    assert!(matches!(error, ResumeError::Resumed { .. }), "{error:?}");
+    // SAFETY: the child has one thread, and takes no lock that another thread can have held at the fork. It ends by
+    // `_exit`.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let resumed = Function::resume(&first, fds);
+            let is_refused = matches!(&resumed, Err((_, ResumeError::Resumed { .. })));
+            std::mem::forget(resumed);
+            // SAFETY: the call ends the process.
+            unsafe { libc::_exit(i32::from(!is_refused)) };
+        }
+        ForkResult::Parent { child } => {
+            drop(fds);
+            assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        }
+    }
+    let (second, fds) = park(function);
+    let function = resume(&second, duplicates(&fds));
+    // The lock is the same for all snapshots of a function.
+    let (fds, error) = refused(&first, fds);
+    assert!(matches!(error, ResumeError::Resumed { .. }), "{error:?}");
+    // A register block is enough to drive the function.
+    let block = function.bar(0).unwrap().block::<Sample>(0).unwrap();
+    drop(function);
+    let (fds, error) = refused(&second, fds);
+    assert!(matches!(error, ResumeError::Resumed { .. }), "{error:?}");
+    drop(block);
+    // The function that was closed has ended the twin socket.
+    let (fds, error) = refused(&second, fds);
+    assert!(
+        matches!(&error, ResumeError::Descriptor { descriptor, .. } if descriptor == "twin"),
+        "{error:?}"
+    );
+    drop(fds);
+    assert_eq!(rig.finished().resets(), 1);
 }
 
 /// Changes a number to another one, mostly an unlucky one.
@@ -732,6 +969,7 @@ fn mutate(snapshot: &mut FunctionSnapshot, random: &mut StdRng) {
         vectors,
         error,
         removal,
+        lock,
         space,
     } = snapshot;
     let BackendSnapshot::VfioUser(client) = backend else {
@@ -743,6 +981,7 @@ fn mutate(snapshot: &mut FunctionSnapshot, random: &mut StdRng) {
             let mut all: Vec<_> = vectors.iter_mut().collect();
             all.extend([error, removal].into_iter().flatten());
             all.extend(space.memories.iter_mut().map(|memory| &mut memory.file));
+            all.push(lock);
             all.push(&mut client.socket);
             all.extend(&mut client.twin);
             let at = random.random_range(0..all.len());
@@ -779,7 +1018,7 @@ fn mutate(snapshot: &mut FunctionSnapshot, random: &mut StdRng) {
         }
         5 => twist_ranges(&mut space.free, random),
         6 => twist_ranges(&mut space.ranges, random),
-        7 => twist_ranges(space.allowed.get_or_insert_default(), random),
+        7 => twist_ranges(&mut space.allowed, random),
         8 => match random.random_range(0..5) {
             0 => twist_list(vectors, random),
             1 => twist_list(&mut space.memories, random),
@@ -818,13 +1057,20 @@ fn parked_with_memory(rig: &Rig) -> (FunctionSnapshot, Vec<NamedFd>, ArenaSnapsh
     (snapshot, fds, before)
 }
 
-/// Whatever a snapshot says: the function is either refused, or is what the snapshot says.
+/// Whatever a snapshot says: the function is either refused, or it is what the snapshot says. A server is not asked for
+/// its mappings, because the protocol has no message for that. So of mappings that the program has made, the snapshot
+/// may say what the device does not have. Mappings of arenas and pools are those of the device.
 #[test]
 fn a_snapshot_that_was_changed_is_refused_or_is_true() {
     let rig = Rig::new(1);
     let (snapshot, mut fds, _) = parked_with_memory(&rig);
     let mappings = rig.double.mappings();
+    let (of_arena, of_program): (Vec<_>, Vec<_>) = mappings
+        .iter()
+        .copied()
+        .partition(|&(iova, _)| iova < OWN.0);
     let mut counts = [0, 0];
+    let mut untrue = 0;
     for seed in 0..1000 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut changed = snapshot.clone();
@@ -841,16 +1087,45 @@ fn a_snapshot_that_was_changed_is_refused_or_is_true() {
                 let again;
                 (again, fds) = park(function);
                 assert_eq!(comparable(&again), comparable(&changed), "seed {seed}");
+                assert_eq!(mapped(&changed, true), of_arena, "seed {seed}");
+                let ours = mapped(&changed, false);
+                untrue += usize::from(ours != of_program);
                 counts[1] += 1;
             }
         }
     }
     assert!(counts[0] > 500 && counts[1] > 10, "{counts:?}");
+    assert!(untrue < counts[1], "{untrue} of {counts:?}");
     // All of that has left no trace.
     assert_eq!(rig.double.mappings(), mappings);
     assert_eq!(rig.double.resets(), 0);
     let (again, _fds) = park(resume(&snapshot, fds));
     assert_eq!(comparable(&again), comparable(&snapshot));
+}
+
+/// Returns I/O address and length of the mappings of a snapshot whose addresses were allocated, or of the others.
+fn mapped(snapshot: &FunctionSnapshot, allocated: bool) -> Vec<(u64, usize)> {
+    let mappings = snapshot.space.mappings.iter();
+    let mappings = mappings.filter(|mapping| mapping.allocated == allocated);
+    let place = |mapping: &MappingSnapshot| (mapping.iova, usize::try_from(mapping.bytes).unwrap());
+    mappings.map(place).collect()
+}
+
+/// A mapping that the device does not have does no harm before it is unmapped, and then the server refuses.
+#[test]
+fn a_mapping_that_the_device_does_not_have_stops_the_function_when_it_is_unmapped() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    function.set_bus_master(true).unwrap();
+    let own = SharedMemory::anonymous(PAGE).unwrap();
+    function.dma_map(OWN, &own, 0, PAGE).unwrap();
+    drop(own);
+    let (mut snapshot, fds) = park(function);
+    snapshot.space.mappings[0].iova += 0x1_0000;
+    let function = resume(&snapshot, fds);
+    assert!(rig.double.is_bus_master());
+    assert_eq!(function.release_mappings().len(), 1);
+    assert!(!rig.double.is_bus_master());
 }
 
 /// A change of a snapshot.
@@ -861,15 +1136,41 @@ type Change = fn(&mut FunctionSnapshot);
 fn numbers_of_a_snapshot_that_contradict_each_other_are_refused() {
     let rig = Rig::new(1);
     let (snapshot, mut fds, _) = parked_with_memory(&rig);
-    let contradictions: [(&str, Change); 13] = [
+    let contradictions: [(&str, Change); 18] = [
         ("some of the mapped I/O addresses", |it| {
             it.space.free = vec![1..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
         }),
-        ("are free, which the function does not reach", |it| {
-            it.space.free.push(0x90_0000_0000..=0x90_0000_0fff);
+        (
+            "can be allocated, which the function does not reach",
+            |it| {
+                it.space.free.push(0x90_0000_0000..=0x90_0000_0fff);
+                it.space.allowed.push(0x90_0000_0000..=0x90_0000_0fff);
+            },
+        ),
+        ("those free and those mapped are", |it| {
+            // The addresses of an arena's mapping would be lost.
+            it.space.mappings[0].allocated = false;
+        }),
+        ("those free and those mapped are", |it| {
+            it.space.free.pop();
+        }),
+        ("memories 0 and 1 are one file", |it| {
+            let name = it.space.memories[1].file.name.clone();
+            it.space.memories[1].file = it.space.memories[0].file.clone();
+            it.space.memories[1].file.name = name;
+        }),
+        ("is that of an arena or a pool, and has 2 mappings", |it| {
+            let mut again = it.space.mappings[0];
+            again.iova = OWN.0 + 0x20_0000;
+            again.allocated = false;
+            it.space.mappings.push(again);
+        }),
+        ("which is no address of DMA memory", |it| {
+            // The program's own memory, whose mappings have no congruence.
+            it.space.memories.last_mut().unwrap().address = 0x7000_0000_0000;
         }),
         ("free I/O addresses", |it| it.space.free.reverse()),
-        ("free I/O addresses", |it| it.space.allowed = Some(vec![])),
+        ("free I/O addresses", |it| it.space.allowed = vec![]),
         ("begins below the end of the one before", |it| {
             it.space.mappings[1] = it.space.mappings[0];
         }),
