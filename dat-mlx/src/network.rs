@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use dat_core::Echo;
@@ -84,6 +84,22 @@ pub(crate) struct Outcome {
 /// Source and destination address of each queue pair. An entry is valid as long as a queue pair holds its `Arc`.
 type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
+/// A copy of the counters of the network protocols' frames, for threads that do not wait for the [`Network`], whose user
+/// may wait for the device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CountersCopy(Arc<Mutex<neighbour::Counters>>);
+
+impl CountersCopy {
+    /// Returns the counters as of the last change.
+    pub(crate) fn get(&self) -> neighbour::Counters {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, counters: neighbour::Counters) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+}
+
 /// Network side of a function: its Ethernet port, its addresses and its neighbours.
 pub(crate) struct Network {
     ethernet: Ethernet,
@@ -110,6 +126,7 @@ pub(crate) struct Network {
     /// Buffer for the frame that is sent next.
     frame: Box<[u8; SEND_BYTES]>,
     recorder: Arc<Recorder>,
+    counters: CountersCopy,
     log: Log,
 }
 
@@ -155,6 +172,7 @@ impl Network {
             echo: None,
             frame: Box::new([0; SEND_BYTES]),
             recorder: Arc::clone(hca.recorder()),
+            counters: CountersCopy::default(),
             log: Log::default(),
         };
         if !hca.link_is_up() {
@@ -268,9 +286,9 @@ impl Network {
         self.ethernet.hear(hca, &groups)
     }
 
-    /// Returns the counters of the frames of the network protocols.
-    pub(crate) fn counters(&self) -> neighbour::Counters {
-        self.neighbours.counters()
+    /// Returns the copy of the counters of the network protocols' frames. It follows each change.
+    pub(crate) const fn counters(&self) -> &CountersCopy {
+        &self.counters
     }
 
     /// Returns the number of the completion queue whose events report received frames.
@@ -293,7 +311,9 @@ impl Network {
         self.ethernet.repair_due()
     }
 
+    /// Takes over what a call of the crate `neighbour` may have changed: the next time of a timer, and the counters.
     fn changed(&mut self) {
+        self.counters.set(self.neighbours.counters());
         let refresh = (!self.peers.is_empty()).then_some(self.refresh_at);
         self.due = [self.neighbours.due(), refresh].into_iter().flatten().min();
     }

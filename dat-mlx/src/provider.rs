@@ -38,7 +38,7 @@ use dat_core::{Descriptor, Echo, NetworkEvent, Waker};
 use driver::{DmaArena, DmaMemory, Function, Instant};
 use hw_mlx::cq::ArmSequence;
 use hw_mlx::gid::address_of;
-use hw_mlx::gsi::Gsi;
+use hw_mlx::gsi::{DroppedMads, Gsi};
 use hw_mlx::mkey::{self, KeyRequest};
 use hw_mlx::qp::context::HOP_LIMIT;
 use hw_mlx::qp::control::QpRequest;
@@ -58,7 +58,7 @@ use self::limits::limits;
 use self::reach::Down;
 pub use self::region::Region;
 use crate::config::ProviderConfig;
-use crate::network::{Network, NextHop};
+use crate::network::{CountersCopy, Network, NextHop};
 use crate::queues::{Cq, Qp, Srq};
 
 /// Maximum owner number. Owner numbers have 24 bits, and all ones means "none" to the device.
@@ -91,6 +91,10 @@ struct SharedProvider {
     /// Number of instances created so far.
     made: AtomicU32,
     registered: Registered,
+    /// Counters of what `gsi` and `network` do, for readers that do not wait for their locks. `network_counters` is
+    /// `None` if `network` is.
+    mads_dropped: DroppedMads,
+    network_counters: Option<CountersCopy>,
     /// Lock held while a reader of counters has a reference to this object, and while a closing instance drops its own.
     /// So the last reference is always dropped in a close.
     asked: Arc<Mutex<()>>,
@@ -158,7 +162,7 @@ pub struct MlxProvider {
     /// Source of the variants (low bytes) of keys.
     variants: Variants,
     /// Lines about datagrams that QP1 has dropped.
-    mads_dropped: LogBudget,
+    log_mads_dropped: LogBudget,
 }
 
 impl MlxProvider {
@@ -180,6 +184,8 @@ impl MlxProvider {
         let _none_yet = gsi.receive();
         let (network, without_network) = joining::join(&mut hca, &doorbells, joins, seed)?;
         let common = SharedProvider {
+            mads_dropped: gsi.dropped().clone(),
+            network_counters: network.as_ref().map(|network| network.counters().clone()),
             gsi: Mutex::new(gsi),
             gsi_pd,
             network: network.map(Mutex::new),
@@ -237,7 +243,7 @@ impl MlxProvider {
             down,
             port_unsure: false,
             variants: Variants::new(variants),
-            mads_dropped: LogBudget::default(),
+            log_mads_dropped: LogBudget::default(),
         })
     }
 

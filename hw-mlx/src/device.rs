@@ -108,14 +108,16 @@ impl Opened {
         self.0.upgrade().is_none_or(|shared| shared.lock().closed)
     }
 
-    /// Returns the function's flight recorder; `None` if the function is closed.
+    /// Returns the function's flight recorder; `None` if the function is closed. Until the close, the recorder is there,
+    /// also after [`Hca::retire`].
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         Some(Arc::clone(&self.0.upgrade()?.recorder))
     }
 
     /// Returns the outcomes of commands since the function was opened, by kind, and the number of pages given to and
-    /// returned by its firmware. Returns `None` if the function is closed.
+    /// returned by its firmware. Returns `None` if the function is closed. Until the close, the numbers are there, also
+    /// after [`Hca::retire`], because they need no command.
     #[must_use]
     pub fn commands(&self) -> Option<(BTreeMap<Opcode, CommandTally>, PageCounts)> {
         let shared = self.0.upgrade()?;

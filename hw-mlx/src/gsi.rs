@@ -14,7 +14,9 @@
 //! A datagram's completion fails only if the queue pair failed. The queue pair is then taken through RESET to RTS
 //! again and everything in flight is discarded, see [`Gsi::repair`].
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use driver::Instant;
@@ -147,6 +149,23 @@ pub struct ReceivedMad {
     pub mad: [u8; MAD_BYTES],
 }
 
+/// Number of datagrams that QP1 dropped since it was created, because too many others waited for [`Gsi::receive`]. Any
+/// thread may read it, whoever uses the [`Gsi`] meanwhile.
+#[derive(Clone, Debug, Default)]
+pub struct DroppedMads(Arc<AtomicU64>);
+
+impl DroppedMads {
+    /// Returns the number.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn count_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// QP1 of a function.
 pub struct Gsi {
     queue: SlotQueue,
@@ -156,7 +175,7 @@ pub struct Gsi {
     mkey_index: u32,
     received: VecDeque<ReceivedMad>,
     /// Number of datagrams dropped because [`RECEIVES`] others were in `received`.
-    dropped: u64,
+    dropped: DroppedMads,
     /// Value of `dropped` at the last call of [`Gsi::newly_dropped`].
     reported_drops: u64,
 }
@@ -222,7 +241,7 @@ impl Gsi {
             qpn,
             mkey_index,
             received: VecDeque::new(),
-            dropped: 0,
+            dropped: DroppedMads::default(),
             reported_drops: 0,
         };
         gsi.start(hca)?;
@@ -358,23 +377,22 @@ impl Gsi {
         self.received.pop_front()
     }
 
-    /// Returns the number of datagrams that were dropped since QP1 was created, because too many others waited for
-    /// [`Gsi::receive`].
+    /// Returns the counter of dropped datagrams, for readers that have no access to QP1 itself.
     #[must_use]
-    pub const fn dropped(&self) -> u64 {
-        self.dropped
+    pub const fn dropped(&self) -> &DroppedMads {
+        &self.dropped
     }
 
     /// Returns the number of datagrams that were dropped since the last call of this function.
-    pub const fn newly_dropped(&mut self) -> u64 {
-        let before = core::mem::replace(&mut self.reported_drops, self.dropped);
-        self.dropped - before
+    pub fn newly_dropped(&mut self) -> u64 {
+        let dropped = self.dropped.get();
+        dropped - core::mem::replace(&mut self.reported_drops, dropped)
     }
 
     /// Processes completions, at most one queue capacity of entries. Later entries wait for the next call. Drops
     /// datagrams while [`RECEIVES`] of them wait to be fetched.
     fn drain(&mut self) {
-        let (qpn, received, dropped) = (self.qpn, &mut self.received, &mut self.dropped);
+        let (qpn, received, dropped) = (self.qpn, &mut self.received, &self.dropped);
         self.queue.drain(
             |entry| entry.qpn() == qpn,
             |arrival| {
@@ -384,7 +402,7 @@ impl Gsi {
                 if received.len() < RECEIVES as usize {
                     received.push_back(mad);
                 } else {
-                    *dropped += 1;
+                    dropped.count_one();
                 }
             },
         );

@@ -12,9 +12,11 @@ use mlx_prm::Opcode;
 pub use neighbour::Counters as NetworkCounters;
 
 use super::OpenedProvider;
+use crate::network::CountersCopy;
 
 impl OpenedProvider {
-    /// Queries the device's counters for the function. `None`: the function is closed.
+    /// Queries the device's counters for the function. `None`: the function is closed, or its last instance is about to
+    /// close it.
     ///
     /// # Errors
     /// The device refused a command or never answered.
@@ -28,23 +30,22 @@ impl OpenedProvider {
         self.function.recorder()
     }
 
-    /// Returns the counters that need no command to the device. `None`: the function is closed.
+    /// Returns the counters that need no command to the device. Does not wait for a command of another thread either.
+    /// `None`: the function is closed.
     #[must_use]
     pub fn counters(&self) -> Option<ProviderCounters> {
         let (commands, pages) = self.function.commands()?;
         let _asking = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let common = self.common.upgrade()?;
         let number = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        let network = common.network().map(|network| network.counters());
-        let mads_dropped = common.gsi().dropped();
         Some(ProviderCounters {
             commands,
             pages,
             registrations: number(&common.registered.made),
             regions: number(&common.registered.regions),
             registered_bytes: number(&common.registered.bytes),
-            network,
-            mads_dropped,
+            network: common.network_counters.as_ref().map(CountersCopy::get),
+            mads_dropped: common.mads_dropped.get(),
         })
     }
 }
@@ -88,5 +89,45 @@ impl Registered {
     pub(super) fn remove(&self, bytes: u64) {
         self.regions.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use driver::{Device, Function};
+    use hw_mlx::HcaConfig;
+    use hw_sim::{Profile, Sim, SimConfig};
+
+    use super::super::MlxProvider;
+    use super::*;
+    use crate::config::{Participation, ProviderConfig};
+
+    /// An instance has the locks of QP1 and of the Ethernet port also while it waits for a command that repairs them.
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread that waits must not stop the test"
+    )]
+    fn who_reads_counters_does_not_wait_for_who_uses_qp1_and_the_ethernet_port() {
+        let sim = Sim::new(SimConfig::default());
+        let function = sim.add_function(Profile::named("sim1", [2, 0, 0, 0, 0, 1]).ethernet());
+        let driven = Function::in_process(function as Arc<dyn Device>).expect("a function");
+        let config = ProviderConfig {
+            hca: HcaConfig::new(),
+            network: Participation::Required,
+        };
+        let provider = MlxProvider::open(driven, config).expect("it opens");
+        let opened = provider.opened();
+        let (tell, told) = mpsc::channel();
+        let used = (provider.common.network(), provider.common.gsi());
+        let reader = std::thread::spawn(move || tell.send(opened.counters().is_some()));
+        let read = told.recv_timeout(Duration::from_secs(10));
+        drop(used);
+        let sent = reader.join().expect("no panic");
+        assert_eq!((read, sent), (Ok(true), Ok(())));
+        provider.close().expect("it closes");
     }
 }

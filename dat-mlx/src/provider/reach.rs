@@ -62,16 +62,16 @@ impl MlxProvider {
     /// Returns the next datagram that QP1 has received.
     pub(super) fn receive_mad(&mut self) -> Option<ReceivedMad> {
         let mut gsi = self.common.gsi();
-        let (received, dropped, in_all) = (gsi.receive(), gsi.newly_dropped(), gsi.dropped());
+        let (received, dropped) = (gsi.receive(), gsi.newly_dropped());
         drop(gsi);
         // The peers' connection managers send the datagrams again.
         if dropped > 0
-            && let Some(unlogged) = self.mads_dropped.take(self.hca.now().0)
+            && let Some(unlogged) = self.log_mads_dropped.take(self.hca.now().0)
         {
             tracing::warn!(
                 adapter = self.hca.name(),
                 dropped,
-                in_all,
+                in_all = self.common.mads_dropped.get(),
                 unlogged,
                 "datagrams of connection management arrive faster than they are handled; dropped"
             );

@@ -218,8 +218,11 @@ fn a_function_that_its_last_instance_is_about_to_close_has_no_counters() {
     assert!(first.retire());
     let counters = function.counters();
     assert!(matches!(counters, Ok(None)), "{counters:?}");
+    // What needs no command is there until the close.
+    assert!(function.commands().is_some() && function.recorder().is_some());
     assert_eq!(first.close().expect("closed").instances_left, 0);
     assert!(matches!(function.counters(), Ok(None)));
+    assert!(function.commands().is_none() && function.recorder().is_none());
 }
 
 /// An event that came while an instance waited for an answer is still signalled to a program that then sleeps on the
