@@ -69,6 +69,9 @@ pub struct AdapterStats {
     pub registered_bytes: u64,
     /// Counters of the connection manager: connections, refused connections by reason, datagrams.
     pub connections: ConnectionCounters,
+    /// Number of received datagrams of connection management that were dropped before the connection manager saw them,
+    /// because 512 others waited. Their senders repeat them.
+    pub mads_dropped: u64,
     /// Counters of frames of ARP, neighbour discovery and similar protocols; `None` if the adapter takes no part in the
     /// network.
     pub network: Option<NetworkCounters>,
@@ -103,6 +106,7 @@ impl AdapterStats {
             ("unreachable", connections.unreachable),
             ("timed_out", connections.timed_out),
             ("accept_failed", connections.accept_failed),
+            ("mads_dropped", self.mads_dropped),
         ]);
         let memory = named([
             ("firmware_pages", self.firmware_pages),
@@ -163,8 +167,8 @@ fn refusals(refused: &Refused) -> Counters {
 }
 
 impl Adapter {
-    /// Returns the adapter's counters. Any thread may call it. The counters of commands, memory and connections cost
-    /// nothing to read; the device's counters cost a dozen commands. No counter is reset.
+    /// Returns the adapter's counters. Any thread may call it. The device's counters cost a dozen commands; the others
+    /// cost no command. No counter is reset.
     ///
     /// A counter that the device lacks, or does not report to this function, is `None` in [`AdapterStats::device`].
     /// All of the device's counters are `None` if the device is dead or does not answer.
@@ -198,6 +202,7 @@ impl Adapter {
             regions: ours.regions,
             registered_bytes: ours.registered_bytes,
             connections,
+            mads_dropped: ours.mads_dropped,
             network: ours.network,
             device,
         })
@@ -206,5 +211,29 @@ impl Adapter {
     fn silent(&self, error: &CmdError) -> DeviceCounters {
         tracing::warn!(adapter = self.name(), %error, "cannot read the device's counters");
         DeviceCounters::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_that_qp1_has_dropped_are_counters_of_connections() {
+        let stats = AdapterStats {
+            instances: 1,
+            commands: Vec::new(),
+            firmware_pages: 0,
+            registrations: 0,
+            regions: 0,
+            registered_bytes: 0,
+            connections: ConnectionCounters::default(),
+            mads_dropped: 7,
+            network: None,
+            device: DeviceCounters::default(),
+        };
+        let groups = stats.groups();
+        let connections = groups["connections"].as_ref().expect("a group");
+        assert_eq!(connections["mads_dropped"], 7);
     }
 }

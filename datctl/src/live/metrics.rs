@@ -42,7 +42,7 @@ const OF_COMMANDS: [&str; 5] = [
 
 /// Descriptions of the adapter's own counters, by group and name. The device's counters have no entry, because their
 /// names are those of `rdma statistic` and `ethtool -S`.
-const HELP: [(&str, &str, &str); 31] = [
+const HELP: [(&str, &str, &str); 32] = [
     (
         "connections",
         "connects",
@@ -74,6 +74,11 @@ const HELP: [(&str, &str, &str); 31] = [
         "connections",
         "accept_failed",
         "Accepted requests that did not become a connection.",
+    ),
+    (
+        "connections",
+        "mads_dropped",
+        "Datagrams of connection management that were dropped because too many others waited.",
     ),
     (
         "memory",
@@ -381,6 +386,7 @@ mod tests {
                 "unreachable",
                 "timed_out",
                 "accept_failed",
+                "mads_dropped",
             ],
         ),
         ("memory", &["registrations"]),
