@@ -252,17 +252,22 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
         None => OpenError::BringUp { name, error },
     })?;
     #[cfg(feature = "control")]
-    if let Some(folder) = folder.and_then(|path| crate::recorder::shared(&path).ok()) {
-        // `recorder` opened the folder above, so `shared` finds that folder and does not fail.
+    if let Some(folder) = folder {
         crate::recorder::keep(provider.hca().recorder(), folder);
     }
     Ok(with_recorder_folder(Ia::open(provider, ia)?))
 }
 
-/// Returns whether the environment enables recording (`DAT_RECORDER=1`), and the folder for dumps: that of the
+/// The opened folder for dumps. Without feature `control` there is none.
+#[cfg(feature = "control")]
+type DumpFolder = crate::recorder::Shared;
+#[cfg(not(feature = "control"))]
+type DumpFolder = core::convert::Infallible;
+
+/// Returns whether the environment enables recording (`DAT_RECORDER=1`), and opens the folder for dumps: that of the
 /// options, or the value of `DAT_RECORDER` if the options name none and the value contains a `/`. A set-user-ID program
-/// ignores the variable.
-fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>), OpenError> {
+/// ignores the variable. A relative path is resolved once, because the working directory may change.
+fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<DumpFolder>), OpenError> {
     let said = caller_variable("DAT_RECORDER").map(PathBuf::from);
     let folder = said
         .clone()
@@ -272,20 +277,20 @@ fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>)
     let Some(path) = folder else {
         return Ok((on, None));
     };
+    #[cfg(feature = "control")]
+    let opened = crate::recorder::shared(&path);
+    #[cfg(not(feature = "control"))]
     let opened = Err(std::io::Error::new(
         std::io::ErrorKind::Unsupported,
         "this library was built without feature `control`",
     ));
-    #[cfg(feature = "control")]
-    let opened = opened.or_else(|_: std::io::Error| crate::recorder::shared(&path).map(drop));
-    match opened {
-        Ok(()) => Ok((on, Some(path))),
-        Err(error) => Err(OpenError::Recorder {
+    opened
+        .map(|folder| (on, Some(folder)))
+        .map_err(|error| OpenError::Recorder {
             name: name.to_owned(),
             path,
             error,
-        }),
-    }
+        })
 }
 
 /// An adapter whose close was refused. It is unchanged.

@@ -269,6 +269,21 @@ mod tests {
     }
 
     #[test]
+    fn the_path_of_a_folder_does_not_depend_on_a_later_working_directory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let here = std::env::current_dir().expect("a working directory");
+        let root: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let below_root = directory.path().strip_prefix("/").expect("absolute");
+        let relative = root.join(below_root).join("dumps");
+        assert!(relative.is_relative());
+        let shared = shared(&relative).expect("a folder");
+        let folder = shared.lock().expect("no panic");
+        assert!(folder.path.is_absolute());
+        let real = |path: &Path| std::fs::canonicalize(path).expect("it is there");
+        assert_eq!(real(&folder.path), real(&directory.path().join("dumps")));
+    }
+
+    #[test]
     fn a_folder_that_was_replaced_is_checked_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, other) = (directory.path().join("dumps"), directory.path());

@@ -25,7 +25,7 @@ use crate::Ia;
 pub use capture::CaptureError;
 pub use dat_core::cm::wire::{CommIds, Mad, Message};
 pub use dat_core::provider::Qpn;
-pub(crate) use folder::{keep, shared, with_folder};
+pub(crate) use folder::{Shared, keep, shared, with_folder};
 pub use frame::datagram_frame;
 
 /// Maximum number of events of the instance, and maximum number of events of its function, in an automatic dump.
