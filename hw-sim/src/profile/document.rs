@@ -336,13 +336,15 @@ fn bytes_of(rows: &str, length: usize) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; length];
     for row in rows.lines().map(str::trim).filter(|row| !row.is_empty()) {
         let parsed = row.split_once(':').and_then(|(at, words)| {
-            let at = usize::from_str_radix(at, 16).ok()?;
+            // `from_str_radix` would accept a sign.
+            let is_hex = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let at = usize::from_str_radix(at, 16).ok().filter(|_| is_hex(at))?;
             let words: Option<Vec<u32>> = words
                 .split_whitespace()
                 .map(|word| {
                     u32::from_str_radix(word, 16)
                         .ok()
-                        .filter(|_| word.len() == 8)
+                        .filter(|_| is_hex(word) && word.len() == 8)
                 })
                 .collect();
             Some((at, words?))
@@ -419,6 +421,14 @@ mod tests {
             ),
             (
                 "[[page]]\ntype = 0\nmax = \"ff0: 1\"\ncurrent = \"\"",
+                "is not an offset and dwords",
+            ),
+            (
+                "[[page]]\ntype = 0\nmax = \"+f0: 00000001\"\ncurrent = \"\"",
+                "is not an offset and dwords",
+            ),
+            (
+                "[[page]]\ntype = 0\nmax = \"ff0: +0000001\"\ncurrent = \"\"",
                 "is not an offset and dwords",
             ),
             (
