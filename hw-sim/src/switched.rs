@@ -87,7 +87,8 @@ impl Sim {
         world.add_switch(config).map(SwitchId)
     }
 
-    /// Connects two ends by a cable: functions' ports or switch ports. `delay_ns` of `faults` is the time of flight.
+    /// Connects a port of a switch by a cable, to a function's port or to another port of a switch. `delay_ns` of `faults`
+    /// is the time of flight.
     ///
     /// # Errors
     /// [`NotConnected`] if an end cannot take the cable, or if the cable would close a loop in which a frame may be
