@@ -84,8 +84,8 @@ pub(crate) struct Outcome {
 /// Source and destination address of each queue pair. An entry is valid as long as a queue pair holds its `Arc`.
 type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
-/// A copy of the counters of the network protocols' frames, for threads that do not wait for the [`Network`], whose user
-/// may wait for the device.
+/// A copy of the counters of the network protocols' frames, for threads that do not wait for the [`Network`]. Whoever
+/// uses the [`Network`] may wait for the device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountersCopy(Arc<Mutex<neighbour::Counters>>);
 

@@ -108,7 +108,7 @@ impl Opened {
         self.0.upgrade().is_none_or(|shared| shared.lock().closed)
     }
 
-    /// Returns the function's flight recorder; `None` if the function is closed. Until the close, the recorder is there,
+    /// Returns the function's flight recorder; `None` if the function is closed. The recorder is there until the close,
     /// also after [`Hca::retire`].
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
@@ -116,7 +116,7 @@ impl Opened {
     }
 
     /// Returns the outcomes of commands since the function was opened, by kind, and the number of pages given to and
-    /// returned by its firmware. Returns `None` if the function is closed. Until the close, the numbers are there, also
+    /// returned by its firmware. Returns `None` if the function is closed. The numbers are there until the close, also
     /// after [`Hca::retire`], because they need no command.
     #[must_use]
     pub fn commands(&self) -> Option<(BTreeMap<Opcode, CommandTally>, PageCounts)> {

@@ -87,7 +87,7 @@ impl Sim {
         world.add_switch(config).map(SwitchId)
     }
 
-    /// Connects a port of a switch by a cable, to a function's port or to another port of a switch. `delay_ns` of `faults`
+    /// Connects a port of a switch by a cable, to a function's port or to another switch port. `delay_ns` of `faults`
     /// is the time of flight.
     ///
     /// # Errors

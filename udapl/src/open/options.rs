@@ -176,8 +176,9 @@ impl OpenOptions {
 
     /// Makes every instance record. A dump is written to this folder when a connection breaks and when the thread of
     /// an instance panics: as text, and as a pcapng file for `datctl decode` and Wireshark. The last 16 dumps of a
-    /// process are kept. This needs feature `control`. The environment variable `DAT_RECORDER` does the same for
-    /// every adapter opened without this option, if its value contains a `/`.
+    /// process are kept. This needs feature `control`. A relative path is resolved when the adapter is opened. The
+    /// environment variable `DAT_RECORDER` does the same for every adapter opened without this option, if its value
+    /// contains a `/`.
     #[must_use]
     pub fn recorder_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.ia.recorder = true;
