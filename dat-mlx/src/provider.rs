@@ -19,13 +19,14 @@ mod counts;
 mod errors;
 mod joining;
 mod limits;
+mod opened;
 mod reach;
 mod region;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dat_core::address::Address;
 use dat_core::log_budget::LogBudget;
@@ -46,7 +47,7 @@ use hw_mlx::random::{Random, Variants};
 use hw_mlx::ring::Lent;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::window::{self, Window};
-use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, Opened, datagrams};
+use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, datagrams};
 use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn, Rmpn};
 use neighbour::Need;
 
@@ -55,6 +56,7 @@ pub use self::counts::{NetworkCounters, ProviderCounters};
 use self::errors::ForDat;
 pub use self::joining::NetworkState;
 use self::limits::limits;
+pub use self::opened::OpenedProvider;
 use self::reach::Down;
 pub use self::region::Region;
 use crate::config::ProviderConfig;
@@ -113,35 +115,6 @@ impl SharedProvider {
     }
 }
 
-/// A handle of a function. The function is open as long as an instance of it exists.
-#[derive(Clone)]
-pub struct OpenedProvider {
-    function: Opened,
-    common: Weak<SharedProvider>,
-    asked: Arc<Mutex<()>>,
-}
-
-impl OpenedProvider {
-    /// Creates another instance of the function, for another thread. `None`: the function is closed.
-    ///
-    /// # Errors
-    /// As [`Opened::instance`].
-    pub fn instance(&self) -> Result<Option<MlxProvider>, MlxError> {
-        let Some(hca) = self.function.instance()? else {
-            return Ok(None);
-        };
-        // The last instance to close drops `common` before it closes the function.
-        let Some(common) = self.common.upgrade() else {
-            // All other instances are closed, so this instance must close the function.
-            if let Err(error) = hca.close() {
-                tracing::warn!(%error, "closing");
-            }
-            return Ok(None);
-        };
-        MlxProvider::of(hca, common).map(Some)
-    }
-}
-
 /// An instance of an opened function, as a provider.
 pub struct MlxProvider {
     hca: Hca,
@@ -196,16 +169,6 @@ impl MlxProvider {
             asked: Arc::default(),
         };
         Self::of(hca, Arc::new(common))
-    }
-
-    /// Returns a handle of the function, from which any thread can create another instance.
-    #[must_use]
-    pub fn opened(&self) -> OpenedProvider {
-        OpenedProvider {
-            function: self.hca.opened(),
-            common: Arc::downgrade(&self.common),
-            asked: Arc::clone(&self.common.asked),
-        }
     }
 
     fn of(hca: Hca, common: Arc<SharedProvider>) -> Result<Self, MlxError> {
