@@ -111,7 +111,7 @@ mod tests {
         clippy::disallowed_methods,
         reason = "a thread that waits must not stop the test"
     )]
-    fn who_reads_counters_does_not_wait_for_who_uses_qp1_and_the_ethernet_port() {
+    fn reading_counters_does_not_wait_for_the_locks_of_qp1_and_the_ethernet_port() {
         let sim = Sim::new(SimConfig::default());
         let function = sim.add_function(Profile::named("sim1", [2, 0, 0, 0, 0, 1]).ethernet());
         let driven = Function::in_process(function as Arc<dyn Device>).expect("a function");
