@@ -147,8 +147,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         }
         let DeviceCounters { queue, port, .. } = card.counters()?;
         let named = queue.iter().flat_map(|of| of.named());
-        let named = named.chain(port.iter().flat_map(|of| of.named()));
-        for (name, count) in named.filter(|(_, count)| *count > 0) {
+        for (name, count) in named.chain(port.iter().flat_map(|of| of.named())) {
             writeln!(self.out, "{name}: {count}")?;
         }
         self.card = Some(card);
@@ -193,11 +192,8 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             let text = |at| format!("card_temperature_celsius {at}\n");
             let degrees = self.degrees.map_or(String::new(), text);
             // If the client has disconnected, the write fails. The error is ignored: no client needs the metrics.
-            let _gone = writeln!(
-                client,
-                "{degrees}card_received_bytes_total {}",
-                self.received_bytes
-            );
+            let bytes = self.received_bytes;
+            let _gone = writeln!(client, "{degrees}card_received_bytes_total {bytes}");
         }
     }
 }

@@ -48,8 +48,15 @@ impl Lines {
     }
 }
 
-/// The daemon prints firmware, temperature, port and pages, and receives events. It answers with two metrics, and
-/// continues after the device has failed and was reset.
+/// The whole daemon, imports included, has at most 200 lines.
+#[test]
+fn the_daemon_without_dat_has_at_most_200_lines() {
+    let lines = include_str!("../../examples/daemon.rs").lines().count();
+    assert!(lines <= 200, "{lines} lines");
+}
+
+/// The daemon prints firmware, temperature, port, counters and pages, and receives events. It answers with two metrics,
+/// and continues after the device has failed and was reset.
 #[test]
 fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     let sim = Sim::new(SimConfig::default());
@@ -73,6 +80,7 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
         "queue pairs",
         "port: MAC ",
         "temperature: 43.5 degrees",
+        "out_of_buffer: 0\n",
         "the firmware has ",
     ] {
         assert!(told.contains(part), "{part}: {told}");
