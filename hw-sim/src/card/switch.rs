@@ -32,12 +32,11 @@ use super::seat::{PHYSICAL, Place, WIRE};
 use super::vport::Vport;
 use crate::eth::flow::{Entry, FlowTables};
 use crate::eth::matching::Pattern;
-use crate::wire::frame::{CUSTOMER_TAG, Headers, TAG_BYTES, is_roce};
+use crate::wire::Vlan;
+use crate::wire::frame::{Headers, is_roce, with_tag, without_tag};
 use mlx_prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 
-/// Offset of the EtherType, or of the first VLAN tag.
-const TYPE: usize = 12;
 /// Index of all-multicast in the vport's promiscuity. The rules use only this kind and `ALL`.
 const ALL_MULTICAST: usize = 1;
 const ALL: usize = 2;
@@ -146,7 +145,8 @@ impl Card {
         if self.rules.vport_mtu_limits && frame.len() > vport.port.longest_frame() {
             return Err("larger than the vport's MTU");
         }
-        if vport.settings.spoof_check && frame.get(6..TYPE) != Some(&vport.mac()) {
+        let is_own = |headers: Headers| headers.src == vport.mac();
+        if vport.settings.spoof_check && !Headers::of(frame).is_some_and(is_own) {
             return Err("source address is not the vport's");
         }
         let listed = access(&vport.ingress, Place::Vport(number), frame)?;
@@ -154,7 +154,7 @@ impl Card {
             let tag = tag.context.push_vlan();
             // CAST: the priority and the VLAN are 16 bits together.
             let control = tag.prio() << 13 | tag.vid();
-            return Ok(Cow::Owned(put_tag(
+            return Ok(Cow::Owned(with_tag(
                 frame,
                 u16::try_from(control).unwrap_or(0),
             )));
@@ -162,11 +162,10 @@ impl Card {
         let Some(vlan) = vport.settings.vlan else {
             return Ok(Cow::Borrowed(frame));
         };
-        if tag_of(frame).is_some() {
+        if vlan_of(frame).is_some() {
             return Err("tagged by a vport that is in a VLAN");
         }
-        let control = u16::from(vlan.priority & 7) << 13 | vlan.id & 0xfff;
-        Ok(Cow::Owned(put_tag(frame, control)))
+        Ok(Cow::Owned(with_tag(frame, vlan.control())))
     }
 
     /// Returns a frame from the wire if the port and the forwarding table admit it.
@@ -262,12 +261,10 @@ impl Card {
         }
         let listed = access(&vport.egress, from, frame)?;
         let pops = listed.is_some_and(|entry| entry.context.action() & VLAN_POP != 0);
-        let frame = match (vport.settings.vlan, tag_of(frame)) {
-            (None, Some(_)) if pops => Cow::Owned(take_tag(frame)),
+        let frame = match (vport.settings.vlan, vlan_of(frame)) {
+            (None, Some(_)) if pops => Cow::Owned(without_tag(frame)),
             (None, _) => frame.clone(),
-            (Some(vlan), Some(control)) if control & 0xfff == vlan.id => {
-                Cow::Owned(take_tag(frame))
-            }
+            (Some(vlan), Some(tag)) if tag.id == vlan.id => Cow::Owned(without_tag(frame)),
             (Some(_), _) => return Err("of another VLAN"),
         };
         if !self.is_up(vport) {
@@ -311,23 +308,6 @@ fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<
     Ok(entry)
 }
 
-/// Returns the frame with a VLAN tag inserted.
-fn put_tag(frame: &[u8], control: u16) -> Vec<u8> {
-    let at = TYPE.min(frame.len());
-    let mut tagged = frame[..at].to_vec();
-    tagged.extend(CUSTOMER_TAG.to_be_bytes());
-    tagged.extend(control.to_be_bytes());
-    tagged.extend_from_slice(&frame[at..]);
-    tagged
-}
-
-/// Returns the frame without its VLAN tag.
-fn take_tag(frame: &[u8]) -> Vec<u8> {
-    let mut bare = frame[..TYPE].to_vec();
-    bare.extend_from_slice(&frame[TYPE + TAG_BYTES..]);
-    bare
-}
-
 /// Returns whether promiscuity of a kind has effect: the vport has asked for it, is trusted and is running.
 fn has_effect(vport: &Vport, kind: usize) -> bool {
     vport.is_running() && vport.is_trusted() && vport.port.promiscuous[kind]
@@ -341,9 +321,7 @@ fn loops_back(vport: &Vport, frame: &[u8]) -> bool {
     unicast && (!vport.port.loopback_off[0] || is_roce(frame))
 }
 
-/// Returns the control field of a frame's VLAN tag: priority and VLAN.
-fn tag_of(frame: &[u8]) -> Option<u16> {
-    let tag: &[u8; TAG_BYTES] = frame.get(TYPE..)?.first_chunk()?;
-    let &[a, b, c, d] = tag;
-    (u16::from_be_bytes([a, b]) == CUSTOMER_TAG).then(|| u16::from_be_bytes([c, d]))
+/// Returns the VLAN and the priority of a frame with a customer tag.
+fn vlan_of(frame: &[u8]) -> Option<Vlan> {
+    Headers::of(frame)?.vlan()
 }

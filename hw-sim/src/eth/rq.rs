@@ -6,6 +6,7 @@ use crate::host::{Host, KeyScope};
 use crate::qp::receive_queue::{ReceiveQueue, ScatterError, TakeError};
 use crate::qp::ring::{Ring, Rings};
 use crate::umem::Places;
+use crate::wire::frame::TAG;
 use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Rqc, Syndrome};
 
 /// User index that means that the CQE has the format of CQE version 0.
@@ -62,9 +63,6 @@ pub enum Taken {
     /// The frame is lost, because the doorbell record or the WQE is invalid, or the frame does not fit.
     Failed,
 }
-
-/// Bytes of a frame that hold its VLAN tag.
-const TAG: std::ops::Range<usize> = 12..16;
 
 impl Rq {
     fn scope(&self) -> KeyScope {

@@ -14,7 +14,7 @@ use crate::host::{Host, KeyError};
 use crate::qp::send_queue::{BadWqe, MAX_WQE_BYTES};
 use crate::qp::wqe::{Data, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, data_segments, gather};
 use crate::wire::frame::{
-    CUSTOMER_TAG, ETHERNET_BYTES, Headers, IPV4, IPV6, MIN_FRAME, SERVICE_TAG, TAG_BYTES,
+    CUSTOMER_TAG, ETHERNET_BYTES, Headers, IPV4, IPV6, MIN_FRAME, SERVICE_TAG, TAG_BYTES, with_tag,
 };
 use mlx_prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
 use zerocopy::FromBytes;
@@ -328,8 +328,7 @@ impl Sq {
         let mut sent = Sent::default();
         for mut frame in frames {
             if let Some([high, low]) = tag {
-                let [a, b] = CUSTOMER_TAG.to_be_bytes();
-                frame.splice(12..12, [a, b, high, low]);
+                frame = with_tag(&frame, u16::from_be_bytes([high, low]));
             }
             if frame.len() > rules.longest {
                 sent.oversize += 1;

@@ -8,6 +8,8 @@
 //! All parts of the simulator locate headers with this module: switches, steering, and the RDMA packet parser, which
 //! then checks every field of its packets ([`Packet::parse`](super::Packet::parse)).
 
+use std::ops::Range;
+
 use super::{ETHERTYPE_ROCE_V1, ROCE_PORT, Vlan};
 
 /// Ethertype of a customer VLAN tag (IEEE 802.1Q).
@@ -26,6 +28,8 @@ pub const UDP: u8 = 17;
 pub const ETHERNET_BYTES: usize = 14;
 /// Number of bytes in a VLAN tag.
 pub const TAG_BYTES: usize = 4;
+/// Bytes of a frame that hold its outermost VLAN tag.
+pub const TAG: Range<usize> = 12..12 + TAG_BYTES;
 /// Minimum frame length on a wire in bytes, without the check sequence.
 pub const MIN_FRAME: usize = 60;
 
@@ -288,6 +292,23 @@ pub fn is_roce(frame: &[u8]) -> bool {
     })
 }
 
+/// Returns the frame with a customer VLAN tag as its outermost tag.
+pub fn with_tag(frame: &[u8], control: u16) -> Vec<u8> {
+    let at = TAG.start.min(frame.len());
+    let mut tagged = frame[..at].to_vec();
+    tagged.extend(CUSTOMER_TAG.to_be_bytes());
+    tagged.extend(control.to_be_bytes());
+    tagged.extend_from_slice(&frame[at..]);
+    tagged
+}
+
+/// Returns a tagged frame without its outermost tag.
+pub fn without_tag(frame: &[u8]) -> Vec<u8> {
+    let mut bare = frame[..TAG.start].to_vec();
+    bare.extend_from_slice(&frame[TAG.end..]);
+    bare
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,6 +351,16 @@ mod tests {
         assert_eq!((cut.ethertype, cut.ip), (IPV4, None));
         let cut = Headers::of(&frame[..ETHERNET_BYTES + 27]).unwrap();
         assert!(!cut.ip.unwrap().whole && cut.transport.is_none());
+    }
+
+    #[test]
+    fn an_inserted_tag_is_the_outermost_and_its_removal_gives_the_frame_back() {
+        let inner = udp4(&[CUSTOMER_TAG]);
+        let outer = with_tag(&inner, 0x6007);
+        let headers = Headers::of(&outer).unwrap();
+        let vlan = Vlan { id: 7, priority: 3 };
+        assert_eq!((headers.vlan(), headers.payload_at), (Some(vlan), 22));
+        assert_eq!(without_tag(&outer), inner);
     }
 
     #[test]
