@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use hw_mlx::{CmdError, Hca, ids};
-use hw_mlx::{VportAdmin, VportState};
+use hw_mlx::{CmdError, VportAdmin, VportState, ids};
 use serde::Serialize;
+use udapl::adapter::{self, Hca};
 use udapl::network::{self, NetworkState};
 use udapl::{CloseFlags, Ia};
 
@@ -146,7 +146,7 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
     let options = info.options.open_options();
     let selftest = info
         .selftest
-        .then(|| selftest::sentence(udapl::adapter::function_open(&info.name, &options)?))
+        .then(|| selftest::sentence(adapter::function_open(&info.name, &options)?))
         .transpose()?;
     let mut ia = udapl::ia_open(&info.name, &options).map_err(|error| {
         let passed = selftest.as_ref();
@@ -173,9 +173,9 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
 
 impl Adapter {
     pub(crate) fn of(ia: &mut Ia) -> Result<Self, CmdError> {
-        let state = ia.provider_mut().hca_mut().vport_state()?;
-        let qos = ia.provider_mut().hca_mut().port_qos()?;
-        let (query, hca) = (ia.query(), ia.provider().hca());
+        let state = adapter::hca_mut(ia).vport_state()?;
+        let qos = adapter::hca_mut(ia).port_qos()?;
+        let (query, hca) = (ia.query(), adapter::hca(ia));
         let (device_id, revision) = hca.hardware_version();
         let (major, minor, sub_minor) = hca.firmware_version();
         let (dat_major, dat_minor) = query.provider.dapl_version;

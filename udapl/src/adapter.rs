@@ -5,7 +5,7 @@
 //! [`BackgroundThread`]. [`OpenOptions`](crate::OpenOptions) consists of [`IaConfig`], [`HcaConfig`], and [`HandedIn`]
 //! or [`Simulated`]. [`Ia::query`] returns an [`IaParam`]: the limits of the adapter and the properties of the
 //! provider. [`ia_close`](crate::ia_close) returns a [`CloseReport`], which names the resources that the device did not
-//! return.
+//! return. [`hca`] returns the card's driver, for what DAT has no call: identity, firmware, capabilities and the vport.
 //!
 //! A device can die while it is open ([`dead_cause`]). Every [handle](AnyHandle) stays valid until its object is freed.
 //! A handle of a freed object, or of another instance, is refused and never names a wrong object.
@@ -15,7 +15,7 @@ pub use dat_core::{
 };
 pub use driver::Function;
 pub use hw_mlx::bringup::BringupReport;
-pub use hw_mlx::{CloseReport, DeadCause, HcaConfig};
+pub use hw_mlx::{CloseReport, DeadCause, Hca, HcaConfig};
 
 use crate::Ia;
 pub use crate::background::BackgroundThread;
@@ -25,6 +25,18 @@ pub use crate::open::{HandedIn, Simulated, function_open};
 #[must_use]
 pub fn function(ia: &Ia) -> &Function {
     ia.provider().hca().function()
+}
+
+/// Returns the driver of the adapter's card, for what DAT has no call: identity, firmware version, capabilities, clock.
+#[must_use]
+pub fn hca(ia: &Ia) -> &Hca {
+    ia.provider().hca()
+}
+
+/// Returns the driver of the adapter's card for queries that ask the device: the state of the vport, the counters.
+#[must_use]
+pub fn hca_mut(ia: &mut Ia) -> &mut Hca {
+    ia.provider_mut().hca_mut()
 }
 
 /// Returns the report of the bring-up: its steps and their times, and the optional features that the function lacks.

@@ -9,6 +9,7 @@
 use std::error::Error;
 
 use serde::Serialize;
+use udapl::adapter::hca_mut;
 use udapl::counters::{DeviceCounters, QueueCounters, VportCounters};
 
 use super::pair::Pair;
@@ -75,7 +76,7 @@ fn with(outcome: Result<String, Box<dyn Error>>, more: &str) -> Result<String, B
 
 fn read(pair: &mut Pair) -> Result<Vec<DeviceCounters>, Box<dyn Error>> {
     let all = pair.adapters.iter_mut();
-    all.map(|adapter| Ok(adapter.ia.provider_mut().hca_mut().counters()?))
+    all.map(|adapter| Ok(hca_mut(&mut adapter.ia).counters()?))
         .collect()
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use udapl::CloseFlags;
-use udapl::adapter::CloseReport;
+use udapl::adapter::{self, CloseReport};
 
 use super::between::{self, Between};
 use super::exchange::{self, Exchanged, Kind, LONGEST};
@@ -46,7 +46,7 @@ pub(super) fn bring_up(subject: &Subject<'_>) -> Result<String, Box<dyn Error>> 
             .open()
             .map_err(|error| format!("bring-up {number}: {error}"))?;
         times.push(start.elapsed());
-        let hca = ia.provider().hca();
+        let hca = adapter::hca(&ia);
         let identity = (
             hca.device_id(),
             hca.firmware_version(),

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use udapl::{CompletionFlags, DtoCookie, DtoStatus, Event};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, Event, adapter};
 
 use super::Outcome;
 use super::exchange::{self, Kind};
@@ -71,9 +71,9 @@ fn while_down(
 /// Waits until the first function's port is in the wanted state, and returns the time. The time is that of the
 /// function's clock, because a simulated link is trained in virtual time, however slow the machine is.
 fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, Box<dyn Error>> {
-    let start = pair.adapter(0).ia.provider().hca().now();
+    let start = adapter::hca(&pair.adapter(0).ia).now();
     loop {
-        let hca = pair.adapter(0).ia.provider_mut().hca_mut();
+        let hca = adapter::hca_mut(&mut pair.adapter(0).ia);
         let state = hca.vport_state()?;
         let passed = hca.now().since(start);
         if state.is_up == up {
