@@ -153,7 +153,7 @@ pub const fn explain(code: u8, vendor: u8) -> &'static str {
         }
         (syndrome::LOCAL_PROTECTION, _) => {
             "a local buffer is outside its registration, or the registration lacks the right: \
-             check the LMR's bounds and privileges, and that it was not freed while in use"
+             check the local key's range and rights, and that it was not freed while in use"
         }
         (syndrome::FLUSHED, _) => {
             "given back unexecuted because the connection had ended or an earlier request failed: \
@@ -161,7 +161,7 @@ pub const fn explain(code: u8, vendor: u8) -> &'static str {
         }
         (syndrome::WINDOW_BIND, _) => {
             "the memory window could not be bound: \
-             check the privileges of the LMR, and that it contains the window"
+             check the rights of the local key, and that its range contains the window"
         }
         (syndrome::BAD_RESPONSE, _) => {
             "the peer answered with a packet that does not belong to the request: \
@@ -182,7 +182,7 @@ pub const fn explain(code: u8, vendor: u8) -> &'static str {
         }
         (syndrome::REMOTE_ACCESS, _) => {
             "the peer's memory refused the access: \
-             check the RMR context, the address range and the remote privileges at the peer"
+             check the remote key, the address range and the remote rights at the peer"
         }
         (syndrome::REMOTE_OPERATION, _) => {
             "the peer failed while it carried the request out: \

@@ -4,7 +4,7 @@
 //! A command creates it free, that is without a range. A work request on a send queue (UMR) binds it. The request sets
 //! range, rights and table at once, and gives the key a new variant, which invalidates the context that peers had
 //! before. Binding it to nothing makes the key free again. `set_bind_wr` in providers/mlx5/qp.c of rdma-core sends the
-//! same for its windows of type 1, which any queue pair of the protection domain may use. DAT's RMRs are such windows.
+//! same for its windows of type 1, which any queue pair of the protection domain may use.
 //!
 //! A device may start the work request after a UMR before the key has changed, unless that request carries a fence
 //! (`umr_fence` of the capabilities). Peers learn a new context by a later message, so the fence is always needed,
