@@ -76,7 +76,7 @@ pub fn run() -> Result<()> {
 }
 
 type Rule = fn(&Source, &mut Vec<String>);
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 13] = [
     unsafe_stays_in_the_c_abi,
     unsafe_modules_say_so,
     crates_forbid_unsafe,
@@ -84,6 +84,8 @@ const RULES: [Rule; 11] = [
     files_hold_one_concept,
     comments_fit_the_screen,
     crates_know_only_their_own,
+    the_card_has_no_word_of_dat,
+    the_provider_is_dats,
     layers_name_only_lower_ones,
     backends_are_told_apart_in_one_place,
     one_doorbell,
@@ -199,6 +201,42 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
                 "{}:{number}: {} must not know {word}",
                 source.path,
                 source.crate_name()
+            ));
+        }
+    }
+}
+
+/// Names of DAT that the card's driver has no use for.
+const WORDS_OF_DAT: [&str; 5] = ["dat_core", "dat-core", "DtoStatus", "LMR", "RMR"];
+
+/// Checks that the card's driver does not name DAT's objects, in comments and error texts neither. Its errors speak of
+/// local and remote keys, as the PRM does.
+fn the_card_has_no_word_of_dat(source: &Source, breaches: &mut Vec<String>) {
+    if source.crate_name() != "hw-mlx" {
+        return;
+    }
+    for (index, line) in source.text.lines().enumerate() {
+        for word in WORDS_OF_DAT.iter().filter(|word| line.contains(**word)) {
+            breaches.push(format!(
+                "{}:{}: {word} is a word of DAT",
+                source.path,
+                index + 1
+            ));
+        }
+    }
+}
+
+/// Checks that only the crates of DAT reach the provider behind an `Ia`. Programs use the functions of
+/// `udapl::adapter`, `udapl::network` and `udapl::memory`.
+fn the_provider_is_dats(source: &Source, breaches: &mut Vec<String>) {
+    if matches!(source.crate_name(), "udapl" | "dat-core" | "dat-mlx") {
+        return;
+    }
+    for (number, line) in source.code() {
+        if line.contains(".provider()") || line.contains(".provider_mut()") {
+            breaches.push(format!(
+                "{}:{number}: the provider is for udapl, dat-core and dat-mlx",
+                source.path
             ));
         }
     }
@@ -557,6 +595,33 @@ mod tests {
             breaches(one_doorbell, "dat-mlx/src/queues.rs", taken).len(),
             1
         );
+    }
+
+    #[test]
+    fn a_word_of_dat_in_the_cards_driver_is_a_breach() {
+        let rule = the_card_has_no_word_of_dat;
+        let path = "hw-mlx/src/completion.rs";
+        let text = "/// An endpoint of `dat-core`.\nconst WHY: &str = \"check the LMR\";\n";
+        assert_eq!(
+            breaches(rule, path, text),
+            [
+                "hw-mlx/src/completion.rs:1: dat-core is a word of DAT",
+                "hw-mlx/src/completion.rs:2: LMR is a word of DAT"
+            ]
+        );
+        assert_eq!(breaches(rule, path, "segment.lmr_context"), [""; 0]);
+        assert_eq!(breaches(rule, "dat-mlx/src/status.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn a_program_that_reaches_the_provider_is_a_breach() {
+        let rule = the_provider_is_dats;
+        let text = "// ia.provider()\nlet hca = ia.provider_mut().hca_mut();\n";
+        assert_eq!(
+            breaches(rule, "datctl/src/info.rs", text),
+            ["datctl/src/info.rs:2: the provider is for udapl, dat-core and dat-mlx"]
+        );
+        assert_eq!(breaches(rule, "udapl/src/network.rs", text), [""; 0]);
     }
 
     #[test]
