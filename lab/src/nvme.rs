@@ -47,9 +47,12 @@ impl Row {
 }
 
 /// Rows of the table. `inline` is a write whose data is in the capsule.
+///
+/// A bar is a few per cent above the figure, because a new compiler may choose other registers. The bar of 32 reads at
+/// once is the aim that was set for them. It is 2 per cent above their figure.
 const ROWS: [Row; 12] = [
     row("read", 4096, 1, 1).bar(2920),
-    row("read", 4096, 32, 1).bar(1740),
+    row("read", 4096, 32, 1).bar(1700),
     row("write", 4096, 1, 1),
     row("write", 4096, 32, 1).bar(2260),
     row("inline", 4096, 1, 1),
