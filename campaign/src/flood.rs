@@ -29,8 +29,8 @@ use udapl::{
 
 use crate::bytes::STRIDE;
 use crate::keys::Region;
+use crate::off_path_attacker::{ATTACKER, Address, a_request, datagram};
 use crate::side::{CONN_QUAL, Open, Side, SideConfig};
-use crate::stranger::{Address, STRANGER, a_request, datagram};
 
 /// Virtual time of a turn.
 pub const TURN: Duration = Duration::from_micros(200);
@@ -461,7 +461,7 @@ pub fn flood(plan: Flood) -> FloodResult {
         for _ in 0..(plan.per_turn / 2).max(1).min(left) {
             left -= 1;
             let from = if left.is_multiple_of(4) {
-                STRANGER
+                ATTACKER
             } else {
                 unused_address(left)
             };

@@ -9,7 +9,7 @@ use udapl::connection::CrHandle;
 use udapl::{ConnQual, EvdFlags, Event, PspFlags};
 
 use crate::calls;
-use crate::stranger::{Address, STRANGER, a_request, datagram};
+use crate::off_path_attacker::{ATTACKER, Address, a_request, datagram};
 use crate::world::World;
 
 /// Connection qualifier of these requests.
@@ -28,7 +28,7 @@ impl World {
         let mad = Message::Req(Box::new(req)).to_mad(number.into());
         let card = self.cards[self.sides[side].card].physical();
         self.sim
-            .deliver(&card, &datagram(STRANGER, to, number, &mad));
+            .deliver(&card, &datagram(ATTACKER, to, number, &mad));
     }
 
     /// Makes the library serve a side's connections. The program dequeues no events.

@@ -22,8 +22,8 @@ use udapl::{
 use crate::bytes;
 use crate::cover::Coverage;
 use crate::keys::Region;
+use crate::off_path_attacker::Address;
 use crate::side::{CONN_QUAL, Open, Side, SideConfig};
-use crate::stranger::Address;
 use crate::world::World;
 
 /// Maximum number of loop iterations of an operation.

@@ -31,14 +31,14 @@
 #![forbid(unsafe_code)]
 
 mod actions;
-mod blame;
 pub mod bytes;
 pub mod calls;
 mod close_notice;
 mod cover;
-mod eavesdrop;
+mod driver_warnings;
 mod end;
 mod events;
+mod faults;
 mod flood;
 mod flooding;
 mod grants;
@@ -47,11 +47,11 @@ mod honest;
 mod judge;
 mod keys;
 mod many;
+mod off_path_attacker;
 mod side;
 mod small;
-mod story;
-mod stranger;
-mod trouble;
+mod spoofer;
+mod trace;
 mod world;
 
 use std::any::Any;
@@ -62,15 +62,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 pub use cover::Coverage;
+pub use faults::FAULTS;
 pub use flood::{Flood, FloodResult, flood, flood_table};
 use hw_sim::{Sim, SimConfig};
 pub use many::{Many, many};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 pub use small::{Case, Exhaustive, Harm, case, exhaustive};
-use story::Story;
 use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
-pub use trouble::FAULTS;
+use trace::Trace;
 use world::World;
 
 /// Longest virtual time that any call may take.
@@ -220,7 +220,7 @@ pub struct Failure {
     /// The simulator's log up to the failure, if requested.
     pub log: Vec<u8>,
     /// Actions and events up to the failure, if requested.
-    pub story: String,
+    pub trace: String,
 }
 
 impl fmt::Display for Failure {
@@ -259,10 +259,10 @@ pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
         seed: plan.seed,
         event_log: !matches!(record, Record::Nothing),
     });
-    let story = (!matches!(record, Record::Nothing)).then(Story::default);
+    let trace = (!matches!(record, Record::Nothing)).then(Trace::default);
     let world = || {
-        let mut world = World::new(plan, sim.clone(), story.clone());
-        let _heard = world.blame.listen();
+        let mut world = World::new(plan, sim.clone(), trace.clone());
+        let _heard = world.warnings.listen();
         if let Record::Packets(file) = record {
             sim.pcap(file).expect("the capture begins");
         }
@@ -285,7 +285,7 @@ pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
             plan: plan.clone(),
             what: panic_text(&*panic),
             log,
-            story: story.map_or_else(String::new, |story| story.text()),
+            trace: trace.map_or_else(String::new, |trace| trace.text()),
         }),
     }
 }

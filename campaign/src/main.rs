@@ -68,7 +68,7 @@ struct Arguments {
     log: Option<PathBuf>,
     /// File for the actions and events of `--seed`, if a check fails.
     #[arg(long)]
-    story: Option<PathBuf>,
+    trace: Option<PathBuf>,
     /// File for the packets of `--seed`, as pcapng.
     #[arg(long)]
     pcap: Option<PathBuf>,
@@ -100,9 +100,9 @@ impl Arguments {
             Ok(run) => (run.log, None, Some(run.coverage)),
             Err(failure) => (failure.log.clone(), Some(failure), None),
         };
-        if let (Some(path), Some(failure)) = (&self.story, &failure) {
-            fs::write(path, &failure.story)
-                .with_context(|| format!("--story {}", path.display()))?;
+        if let (Some(path), Some(failure)) = (&self.trace, &failure) {
+            fs::write(path, &failure.trace)
+                .with_context(|| format!("--trace {}", path.display()))?;
         }
         if let Some(path) = &self.log {
             fs::write(path, &log).with_context(|| format!("--log {}", path.display()))?;
@@ -188,12 +188,12 @@ fn keep(out: &Path, failure: &Failure) -> anyhow::Result<()> {
         &failure.plan,
         Record::Packets(File::create(path("pcapng"))?),
     );
-    let (log, story) = match again {
+    let (log, trace) = match again {
         Ok(run) => (run.log, String::new()),
-        Err(failure) => (failure.log, failure.story),
+        Err(failure) => (failure.log, failure.trace),
     };
     fs::write(path("log"), log)?;
-    fs::write(path("story"), story)?;
+    fs::write(path("trace"), trace)?;
     fs::write(path("txt"), format!("{failure}\n"))?;
     Ok(())
 }

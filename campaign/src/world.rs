@@ -14,14 +14,14 @@ use rand_chacha::ChaCha8Rng;
 use udapl::registry::Registry;
 use udapl::{DatResult, EpHandle};
 
-use crate::blame::WarningCollector;
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
+use crate::driver_warnings::WarningCollector;
 use crate::end::{CloseNotice, Link, Name};
 use crate::honest::Honest;
 use crate::keys::Key;
 use crate::side::{APART, LOG_SHORT_EQ, Open, Side, SideConfig, offered_tag};
-use crate::story::Story;
+use crate::trace::Trace;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
 /// Number of additional instances of a function in a simulation with `Feature::Instances`, by the function's index
@@ -56,9 +56,9 @@ pub struct World {
     pub freed: VecDeque<Freed>,
     pub random: ChaCha8Rng,
     pub cover: Coverage,
-    pub blame: WarningCollector,
+    pub warnings: WarningCollector,
     pub registry: Registry,
-    story: Option<Story>,
+    trace: Option<Trace>,
     /// Last number drawn. Numbers identify messages, requests and connection attempts, and order events.
     pub number: u64,
     /// Number of changes of MAC addresses so far.
@@ -86,8 +86,8 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(plan: &Plan, sim: Sim, story: Option<Story>) -> Self {
-        let blame = WarningCollector::new();
+    pub fn new(plan: &Plan, sim: Sim, trace: Option<Trace>) -> Self {
+        let warnings = WarningCollector::new();
         let of_card = (plan.functions / 2).max(1);
         let cards = [0, 1].map(|card: u8| {
             let mut profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
@@ -160,9 +160,9 @@ impl World {
             freed: VecDeque::new(),
             random: ChaCha8Rng::seed_from_u64(plan.seed),
             cover: Coverage::default(),
-            blame,
+            warnings,
             registry: Registry::with_conf(""),
-            story,
+            trace,
             number: 0,
             macs: 0,
             until: None,
@@ -191,7 +191,7 @@ impl World {
             self.random = ChaCha8Rng::seed_from_u64(self.plan.seed ^ u64::from(step + 1) << 40);
             let side = self.random.random_range(0..self.sides.len());
             self.action(side);
-            self.trouble();
+            self.inject_fault();
             if self.has(Feature::Strangers) && self.random.random_ratio(1, 2) {
                 self.attack_from_network();
             }
@@ -322,8 +322,8 @@ impl World {
 
     /// Adds a line to the trace, if this run writes one.
     pub fn tell(&self, side: usize, text: std::fmt::Arguments<'_>) {
-        if let Some(story) = &self.story {
-            story.line(self.now(), side, text);
+        if let Some(trace) = &self.trace {
+            trace.line(self.now(), side, text);
         }
     }
 
@@ -400,7 +400,7 @@ impl World {
 
     /// Checks that no byte outside of granted memory has changed, and that no device or driver reports an error.
     pub fn check_all(&self) {
-        assert_eq!(self.blame.first(), None, "a driver blames its device");
+        assert_eq!(self.warnings.first(), None, "a driver blames its device");
         for freed in &self.freed {
             if let Some(at) = freed.changed() {
                 panic!(

@@ -12,8 +12,8 @@ use udapl::{CloseFlags, Timeout};
 
 use crate::Feature;
 use crate::end::{End, Phase, WINDOW};
+use crate::off_path_attacker::{ATTACKER, datagram};
 use crate::side::{CONN_QUAL, ENDS, MIXED};
-use crate::stranger::{STRANGER, datagram};
 use crate::world::World;
 
 /// Number of consecutive completions after which the driver must have handled all other input (`hw_mlx::cq`).
@@ -67,7 +67,7 @@ impl World {
         let (before, full) = (received(self), self.random.random_bool(0.5));
         let card = self.cards[self.sides[side].card].physical();
         self.sim
-            .deliver(&card, &datagram(STRANGER, to, 1, &[0; 256]));
+            .deliver(&card, &datagram(ATTACKER, to, 1, &[0; 256]));
         let mut taken = 0;
         while taken <= IN_A_ROW {
             // If four requests are posted, the last one finds the queue full, so the driver reaps completions.

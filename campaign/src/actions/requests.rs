@@ -8,9 +8,9 @@ use udapl::{ConnQual, EpHandle};
 
 use super::outcome;
 use crate::Feature;
-use crate::eavesdrop::SPOOFED_DATA;
 use crate::end::{End, Link, Name, Phase, WINDOW};
-use crate::stranger::QPNS;
+use crate::off_path_attacker::QPNS;
+use crate::spoofer::SPOOFED_DATA;
 use crate::world::World;
 
 impl World {

@@ -24,7 +24,7 @@ use hw_sim::wire::{
 use mlx_prm::Qpc;
 use rand::Rng;
 
-use crate::stranger::STRANGER;
+use crate::off_path_attacker::ATTACKER;
 use crate::world::{CAPTURED_FRAMES, World};
 
 /// Minimum distance of guessed PSNs to the PSNs in use, which is more than a connection of a simulation uses.
@@ -55,7 +55,7 @@ impl World {
             else {
                 return;
             };
-            (eth.src, ip.src) = (STRANGER.mac, STRANGER.gid);
+            (eth.src, ip.src) = (ATTACKER.mac, ATTACKER.gid);
         }
         let (what, frame) = if packet.bth.opcode.transport() == Transport::Rc {
             let Some(psn) = self.wrong_psn(side, packet.bth.dest_qpn) else {
@@ -250,8 +250,8 @@ impl World {
                 if let Message::Req(req) = &mut same {
                     anonymous(&mut req.private_data);
                     if turned {
-                        req.primary.local_gid = STRANGER.gid;
-                    } else if req.primary.local_gid != STRANGER.gid {
+                        req.primary.local_gid = ATTACKER.gid;
+                    } else if req.primary.local_gid != ATTACKER.gid {
                         req.private_data[4..4 + SPOOFED_DATA.len()].copy_from_slice(SPOOFED_DATA);
                     }
                 }

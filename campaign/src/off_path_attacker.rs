@@ -2,7 +2,7 @@
 //!
 //! The attacker knows addresses, GUIDs and service IDs, which other nodes send in clear, and queue pair numbers, which
 //! can be enumerated. The attacker does not know packet sequence numbers, communication IDs and keys, and guesses them.
-//! The management datagrams of this module have the attacker's own source address (the module `eavesdrop` also spoofs
+//! The management datagrams of this module have the attacker's own source address (the module `spoofer` also spoofs
 //! addresses). RoCE has no defence against a node on the path. The RC packets may have a spoofed source address.
 //! Answers to the attacker are dropped.
 //!
@@ -26,7 +26,7 @@ use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
 /// Address and MAC of the attacker.
-pub const STRANGER: Address = Address {
+pub const ATTACKER: Address = Address {
     mac: [2, 0xca, 0xff, 0, 0, 66],
     gid: [
         0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xca, 0xff, 0xff, 0xfe, 0, 0, 66,
@@ -142,7 +142,7 @@ pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
 fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
     ConnectParams {
         service_id,
-        source: STRANGER.gid,
+        source: ATTACKER.gid,
         path: Path {
             source_gid_index: 0,
             gid: to.gid,
@@ -219,7 +219,7 @@ impl World {
             let (what, frame) = match draw {
                 0..=3 => ("REQ", self.request_of_a_stranger(to, known)),
                 4..=6 => ("forged datagram", self.forged_datagram(to, known)),
-                7..=9 => ("RC packet", self.forged_packet(STRANGER, to)),
+                7..=9 => ("RC packet", self.forged_packet(ATTACKER, to)),
                 _ => ("RC packet in another's name", self.forged_packet(known, to)),
             };
             self.cover.count("stranger", what);
@@ -256,7 +256,7 @@ impl World {
             ..parameters(to, service_id)
         };
         let mad = request(guid, params);
-        datagram(STRANGER, to, self.random.random(), &mad)
+        datagram(ATTACKER, to, self.random.random(), &mad)
     }
 
     /// Returns a guessed communication ID: a number below 4 in one of four cases, because a node may count its IDs from
@@ -320,11 +320,11 @@ impl World {
             _ => {
                 let mut bytes: Mad = [0; 256];
                 self.random.fill(&mut bytes[..]);
-                return datagram(STRANGER, to, starting_psn.get(), &bytes);
+                return datagram(ATTACKER, to, starting_psn.get(), &bytes);
             }
         };
         let mad = message.to_mad(self.random.random());
-        datagram(STRANGER, to, starting_psn.get(), &mad)
+        datagram(ATTACKER, to, starting_psn.get(), &mad)
     }
 
     /// Returns a frame with an RC packet to a random queue pair, with a random PSN and a random key.

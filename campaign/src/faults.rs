@@ -102,7 +102,7 @@ pub const FAULTS: [(&str, &[&str]); 5] = [
 impl World {
     /// In one call of eight, draws a random fault, and injects it into the wire or a function if the simulation has the
     /// fault's feature.
-    pub fn trouble(&mut self) {
+    pub fn inject_fault(&mut self) {
         if !self.random.random_ratio(1, 8) {
             return;
         }

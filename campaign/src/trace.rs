@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lines of a trace. Clones share the lines, so the caller of a simulation can read them after a panic.
 #[derive(Clone, Default)]
-pub struct Story(Arc<Mutex<String>>);
+pub struct Trace(Arc<Mutex<String>>);
 
-impl Story {
+impl Trace {
     /// Adds a line with the time in nanoseconds, the side and a text.
     pub fn line(&self, now: u64, side: usize, text: fmt::Arguments<'_>) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
