@@ -73,8 +73,8 @@ impl Cqe {
     }
 }
 
-/// A reliable connected queue pair. If its owner places it at the start of a cache line, the receive queue starts at one
-/// too, because it is at a multiple of 64 bytes.
+/// A reliable connected queue pair. If its owner places it at the start of a cache line, the receive queue starts at
+/// one, too, because it is at a multiple of 64 bytes.
 #[repr(C)]
 pub struct Qp {
     send: SendQueue,
