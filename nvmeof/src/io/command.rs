@@ -161,7 +161,7 @@ impl Operation {
 
 /// State that the next action of a command depends on.
 #[derive(Clone, Copy)]
-pub(crate) struct Here<'a> {
+pub(crate) struct Context<'a> {
     pub issuer: &'a Issuer<'a>,
     pub local: &'a Local,
     pub memory: &'a Memory,
@@ -318,30 +318,30 @@ impl Io {
 
     /// Returns the next action after an event.
     #[inline]
-    pub(crate) fn next(&mut self, event: Event, here: &Here<'_>) -> Do {
+    pub(crate) fn next(&mut self, event: Event, context: &Context<'_>) -> Do {
         match event {
-            Event::Received => self.received(here),
-            Event::Placed { is_late } => self.placed(is_late, here),
-            Event::Fetched | Event::Unblocked => self.resume(here),
-            Event::Locked => self.locked(here),
-            Event::Joined => self.execute(here),
-            Event::Again => self.again(here),
+            Event::Received => self.received(context),
+            Event::Placed { is_late } => self.placed(is_late, context),
+            Event::Fetched | Event::Unblocked => self.resume(context),
+            Event::Locked => self.locked(context),
+            Event::Joined => self.execute(context),
+            Event::Again => self.again(context),
         }
     }
 
     #[inline]
-    fn received(&mut self, here: &Here<'_>) -> Do {
+    fn received(&mut self, context: &Context<'_>) -> Do {
         if self.sqe.opcode == opcode::RESERVATION_REPORT {
-            return match permit(self.sqe.opcode, here.issuer, here.local) {
+            return match permit(self.sqe.opcode, context.issuer, context.local) {
                 Ok(()) => Do::Model,
                 Err(status) => Do::Refuse(status),
             };
         }
-        let bytes = match check(&self.sqe, here.issuer, here.local) {
+        let bytes = match check(&self.sqe, context.issuer, context.local) {
             Ok(bytes) => bytes,
             Err(status) => return Do::Refuse(status),
         };
-        self.used = LocalLists::used(here.issuer.list, self.sqe.nsid.get(), here.local);
+        self.used = LocalLists::used(context.issuer.list, self.sqe.nsid.get(), context.local);
         let offered = self.data.bytes();
         // The data buffer may be longer than the list of ranges.
         let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
@@ -352,7 +352,7 @@ impl Io {
         match self.needs() {
             0 => {
                 self.buffer = Some(DataBuffer::Page(self.number));
-                self.placed(false, here)
+                self.placed(false, context)
             }
             needs => Do::Buffer(needs),
         }
@@ -397,36 +397,36 @@ impl Io {
     }
 
     #[inline]
-    fn placed(&mut self, is_late: bool, here: &Here<'_>) -> Do {
+    fn placed(&mut self, is_late: bool, context: &Context<'_>) -> Do {
         let comes = matches!(self.sqe.direction(), Direction::ToController);
         if comes && self.bytes != 0 && !self.is_in_capsule() {
             return Do::Fetch;
         }
         self.step(Step::Ready);
         if is_late {
-            self.resume(here)
+            self.resume(context)
         } else {
-            self.execute(here)
+            self.execute(context)
         }
     }
 
     /// Continues after a wait. Refuses the command if its namespace has been replaced: the host's data belongs to the
     /// former one. The checks are repeated, because meanwhile the namespace may have become protected, reserved by
     /// another host, or shorter.
-    fn resume(&mut self, here: &Here<'_>) -> Do {
-        if self.used.serial != here.local.namespace.serial() {
+    fn resume(&mut self, context: &Context<'_>) -> Do {
+        if self.used.serial != context.local.namespace.serial() {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         }
-        match check(&self.sqe, here.issuer, here.local) {
-            Ok(_) => self.execute(here),
+        match check(&self.sqe, context.issuer, context.local) {
+            Ok(_) => self.execute(context),
             Err(status) => Do::Refuse(status),
         }
     }
 
     /// Executes the command. A command on a null disk completes at once.
     #[inline]
-    fn execute(&mut self, here: &Here<'_>) -> Do {
-        let local = here.local;
+    fn execute(&mut self, context: &Context<'_>) -> Do {
+        let local = context.local;
         if self.partner.is_some() {
             return Do::Pair;
         }
@@ -452,15 +452,15 @@ impl Io {
         if is_null {
             local.count(self.sqe.opcode, self.bytes);
             return match self.sqe.opcode {
-                opcode::COMPARE => self.compare(DataBuffer::Zeros, here.memory),
+                opcode::COMPARE => self.compare(DataBuffer::Zeros, context.memory),
                 _ => self.done(),
             };
         }
-        self.execute_on_disk(here)
+        self.execute_on_disk(context)
     }
 
-    fn execute_on_disk(&mut self, here: &Here<'_>) -> Do {
-        let (sqe, namespace) = (&self.sqe, &*here.local.namespace);
+    fn execute_on_disk(&mut self, context: &Context<'_>) -> Do {
+        let (sqe, namespace) = (&self.sqe, &*context.local.namespace);
         let shift = namespace.shift();
         let (offset, blocks) = (sqe.first_block() << shift, u64::from(sqe.blocks()) << shift);
         let buffer = self.buffer.unwrap_or(DataBuffer::Page(self.number));
@@ -490,7 +490,7 @@ impl Io {
                     Operation::Zero { offset, bytes }
                 }
             }
-            _ => return self.begin_steps(here),
+            _ => return self.begin_steps(context),
         })
     }
 

@@ -51,7 +51,7 @@ pub(crate) use state::{State, Step};
 
 use crate::nvme::Status;
 use crate::nvme::command::{ALL_NAMESPACES, FUSE, PSDT, PSDT_SGL, io as opcode};
-use command::Here;
+use command::Context;
 use permit::{permit, status_of};
 
 /// The commands of a worker, with their namespaces, buffers and disks.
@@ -107,12 +107,12 @@ impl Commands {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         };
         loop {
-            let here = Here {
+            let context = Context {
                 issuer,
                 local,
                 memory: &self.memory,
             };
-            match io.next(event, &here) {
+            match io.next(event, &context) {
                 Do::Buffer(count) => {
                     if !self.buffers.has(issuer.owner, count) {
                         io.step(Step::NoBuffer);

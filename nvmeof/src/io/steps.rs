@@ -8,7 +8,7 @@
 //! A list of ranges is read only once from the memory into which the host's data arrives. That copy is both checked and
 //! used. Otherwise the host could change the ranges after the check.
 
-use super::command::{Do, Here, Io, Operation};
+use super::command::{Context, Do, Io, Operation};
 use super::memory::{DataBuffer, Memory};
 use super::permit::{check_copy, inside, permit};
 use super::work::{Copy, Work};
@@ -22,31 +22,31 @@ const DEALLOCATE: u32 = 1 << 2;
 
 impl Io {
     /// Starts a command that needs several operations.
-    pub(super) fn begin_steps(&mut self, here: &Here<'_>) -> Do {
+    pub(super) fn begin_steps(&mut self, context: &Context<'_>) -> Do {
         let begun = match self.sqe.opcode {
-            opcode::COMPARE => self.read_to_compare(here),
-            opcode::DATASET_MANAGEMENT => self.deallocate(here),
+            opcode::COMPARE => self.read_to_compare(context),
+            opcode::DATASET_MANAGEMENT => self.deallocate(context),
             opcode::VERIFY => {
                 let next = self.sqe.first_block();
                 let end = next + u64::from(self.sqe.blocks());
                 self.work = Work::Verify { next, end };
-                self.verify(here)
+                self.verify(context)
             }
-            opcode::COPY => self.begin_copy(here),
+            opcode::COPY => self.begin_copy(context),
             _ => Err(Status::INVALID_OPCODE.dnr()),
         };
         begun.unwrap_or_else(Do::Refuse)
     }
 
     /// Continues a command whose last operation has completed.
-    pub(super) fn again(&mut self, here: &Here<'_>) -> Do {
-        if self.used.serial != here.local.namespace.serial() {
+    pub(super) fn again(&mut self, context: &Context<'_>) -> Do {
+        if self.used.serial != context.local.namespace.serial() {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         }
         let next = match &self.work {
-            Work::Deallocate(_) => self.deallocate_next(here),
-            Work::Verify { .. } => self.verified(here),
-            Work::Copy(_) => self.copied(here),
+            Work::Deallocate(_) => self.deallocate_next(context),
+            Work::Verify { .. } => self.verified(context),
+            Work::Copy(_) => self.copied(context),
             Work::Forced => {
                 self.work = Work::Single;
                 Ok(Do::Disk(Operation::Sync))
@@ -57,20 +57,20 @@ impl Io {
     }
 
     /// Starts the read of the locked block of a pair, which is then compared.
-    pub(super) fn locked(&mut self, here: &Here<'_>) -> Do {
+    pub(super) fn locked(&mut self, context: &Context<'_>) -> Do {
         let locked = self.lock.as_ref().map(|lock| lock.namespace().serial());
-        let now = here.local.namespace.serial();
+        let now = context.local.namespace.serial();
         if locked != Some(now) {
             return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
         }
-        self.read_to_compare(here).unwrap_or_else(Do::Refuse)
+        self.read_to_compare(context).unwrap_or_else(Do::Refuse)
     }
 
-    fn read_to_compare(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+    fn read_to_compare(&mut self, context: &Context<'_>) -> Result<Do, Status> {
         let (first, blocks) = (self.sqe.first_block(), self.sqe.blocks());
-        let read = self.piece(here, first, blocks, false)?;
-        if matches!(here.local.handle, Handle::Null) {
-            return Ok(self.compare(DataBuffer::Zeros, here.memory));
+        let read = self.piece(context, first, blocks, false)?;
+        if matches!(context.local.handle, Handle::Null) {
+            return Ok(self.compare(DataBuffer::Zeros, context.memory));
         }
         Ok(read)
     }
@@ -99,13 +99,13 @@ impl Io {
     /// Returns the transfer of blocks between a disk and the second buffer, if it is permitted now.
     fn piece(
         &self,
-        here: &Here<'_>,
+        context: &Context<'_>,
         first: u64,
         blocks: u32,
         is_write: bool,
     ) -> Result<Do, Status> {
-        let local = here.local;
-        permit(self.sqe.opcode, here.issuer, local)?;
+        let local = context.local;
+        permit(self.sqe.opcode, context.issuer, local)?;
         inside(&local.namespace, first, blocks.into())?;
         let buffer = DataBuffer::Buffer(self.second.ok_or(Status::INTERNAL.dnr())?);
         let shift = local.namespace.shift();
@@ -126,13 +126,15 @@ impl Io {
         }))
     }
 
-    fn deallocate(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+    fn deallocate(&mut self, context: &Context<'_>) -> Result<Do, Status> {
         if self.sqe.cdw11.get() & DEALLOCATE == 0 {
             // Without the deallocate attribute, Dataset Management carries only hints, which we ignore.
             return Ok(self.done());
         }
-        let namespace = &*here.local.namespace;
-        let list = self.buffer.map(|list| here.memory.list(list, self.bytes));
+        let namespace = &*context.local.namespace;
+        let list = self
+            .buffer
+            .map(|list| context.memory.list(list, self.bytes));
         let ranges: Vec<Range> = list.unwrap_or_default();
         for range in &ranges {
             inside(namespace, range.first.get(), range.blocks.get().into())?;
@@ -144,19 +146,19 @@ impl Io {
         let wanted = wanted.map(|range| (range.first.get(), range.blocks.get()));
         // The ranges are reversed, because `deallocate_next` takes them from the end.
         self.work = Work::Deallocate(wanted.rev().collect());
-        self.deallocate_next(here)
+        self.deallocate_next(context)
     }
 
     /// Deallocates the next range, or completes the command after the last.
-    fn deallocate_next(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+    fn deallocate_next(&mut self, context: &Context<'_>) -> Result<Do, Status> {
         let Work::Deallocate(ranges) = &mut self.work else {
             return Err(Status::INTERNAL.dnr());
         };
         let Some((first, blocks)) = ranges.pop() else {
             return Ok(self.done());
         };
-        let namespace = &*here.local.namespace;
-        permit(self.sqe.opcode, here.issuer, here.local)?;
+        let namespace = &*context.local.namespace;
+        permit(self.sqe.opcode, context.issuer, context.local)?;
         inside(namespace, first, blocks.into())?;
         let shift = namespace.shift();
         Ok(Do::Disk(Operation::Deallocate {
@@ -166,20 +168,20 @@ impl Io {
     }
 
     /// Starts the read of the next piece of a Verify.
-    fn verify(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+    fn verify(&mut self, context: &Context<'_>) -> Result<Do, Status> {
         let Work::Verify { next, end } = self.work else {
             return Err(Status::INTERNAL.dnr());
         };
         if next >= end {
             return Ok(self.done());
         }
-        let most = MAX_TRANSFER >> here.local.namespace.shift();
+        let most = MAX_TRANSFER >> context.local.namespace.shift();
         let blocks = u32::try_from(end - next).map_or(most, |left| left.min(most));
-        self.piece(here, next, blocks, false)
+        self.piece(context, next, blocks, false)
     }
 
-    fn verified(&mut self, here: &Here<'_>) -> Result<Do, Status> {
-        let blocks = self.moved >> here.local.namespace.shift();
+    fn verified(&mut self, context: &Context<'_>) -> Result<Do, Status> {
+        let blocks = self.moved >> context.local.namespace.shift();
         // The disk has shrunk, perhaps to the middle of a block.
         if blocks == 0 {
             return Err(Status::LBA_RANGE.dnr());
@@ -187,13 +189,15 @@ impl Io {
         if let Work::Verify { next, .. } = &mut self.work {
             *next += u64::from(blocks);
         }
-        self.verify(here)
+        self.verify(context)
     }
 
-    fn begin_copy(&mut self, here: &Here<'_>) -> Result<Do, Status> {
-        let list = self.buffer.map(|list| here.memory.list(list, self.bytes));
+    fn begin_copy(&mut self, context: &Context<'_>) -> Result<Do, Status> {
+        let list = self
+            .buffer
+            .map(|list| context.memory.list(list, self.bytes));
         let ranges: Vec<CopyRange> = list.unwrap_or_default();
-        check_copy(&self.sqe, &ranges, &here.local.namespace)?;
+        check_copy(&self.sqe, &ranges, &context.local.namespace)?;
         let ranges = ranges
             .iter()
             .map(|one| (one.first.get(), u32::from(one.blocks.get()) + 1));
@@ -205,18 +209,18 @@ impl Io {
             blocks: 0,
             is_writing: false,
         }));
-        self.copy(here)
+        self.copy(context)
     }
 
     /// Starts the next operation of a Copy: the read of a piece of a range, or the write of the piece that was read.
-    fn copy(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+    fn copy(&mut self, context: &Context<'_>) -> Result<Do, Status> {
         let Work::Copy(copy) = &mut self.work else {
             return Err(Status::INTERNAL.dnr());
         };
         let Some((first, blocks)) = copy.ranges.get(copy.range).copied() else {
             return Ok(self.done());
         };
-        let most = MAX_TRANSFER >> here.local.namespace.shift();
+        let most = MAX_TRANSFER >> context.local.namespace.shift();
         copy.blocks = (blocks - copy.done).min(most);
         let (blocks, is_writing) = (copy.blocks, copy.is_writing);
         let first = if is_writing {
@@ -224,16 +228,16 @@ impl Io {
         } else {
             first + u64::from(copy.done)
         };
-        self.piece(here, first, blocks, is_writing)
+        self.piece(context, first, blocks, is_writing)
     }
 
     /// Handles the completion of an operation of a Copy.
-    fn copied(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+    fn copied(&mut self, context: &Context<'_>) -> Result<Do, Status> {
         let Work::Copy(copy) = &mut self.work else {
             return Err(Status::INTERNAL.dnr());
         };
         // The disk has shrunk. The rest of the buffer holds the data of an earlier command.
-        if self.moved != copy.blocks << here.local.namespace.shift() {
+        if self.moved != copy.blocks << context.local.namespace.shift() {
             return Err(Status::LBA_RANGE.dnr());
         }
         if copy.is_writing {
@@ -249,6 +253,6 @@ impl Io {
             }
         }
         copy.is_writing = !copy.is_writing;
-        self.copy(here)
+        self.copy(context)
     }
 }
