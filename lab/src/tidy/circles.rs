@@ -18,8 +18,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/eth.rs"),
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/packet.rs"),
     ("hw-sim/src/subnet/pma.rs", "hw-sim/src/port.rs"),
-    ("neighbour/src/wire/mld.rs", "neighbour/src/wire/ipv6.rs"),
-    ("neighbour/src/wire/ndisc.rs", "neighbour/src/wire/ipv6.rs"),
     ("nvmeof/src/lines.rs", "nvmeof/src/model/mod.rs"),
     (
         "nvmeof/src/model/feature.rs",

@@ -7,7 +7,7 @@ use smoltcp::wire::{
     EthernetProtocol, Icmpv4Packet, Icmpv4Repr, Icmpv6Message, IpProtocol, Ipv4Packet, Ipv4Repr,
 };
 
-use super::{Echo, ethernet, ipv6};
+use super::{Echo, ethernet, icmpv6};
 use crate::address::{Mac, Vlan};
 
 /// Hop limit of echo requests and replies: the default of RFC 1700.
@@ -65,14 +65,14 @@ impl Echo<'_> {
                 })
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let around = ipv6::Out {
+                let around = icmpv6::Out {
                     source,
                     destination,
                     hop_limit: HOP_LIMIT,
                     options: &[],
                 };
                 let bytes = ICMP_HEADER_BYTES + self.data.len();
-                (ipv6::HEADER_BYTES + bytes <= ethernet::MOST_PAYLOAD_BYTES).then(|| {
+                (icmpv6::HEADER_BYTES + bytes <= ethernet::MOST_PAYLOAD_BYTES).then(|| {
                     around.emit(mac, Some(to), vlan, bytes, |icmp| {
                         icmp.set_msg_type(match reply {
                             true => Icmpv6Message::EchoReply,

@@ -1,34 +1,17 @@
-//! Parses the supported ICMPv6 messages in IPv6 packets, and makes the frames of those that we send (RFC 8200,
-//! RFC 4443).
+//! Parses the supported ICMPv6 messages in IPv6 packets (RFC 8200, RFC 4443).
 //!
 //! The only extension header that is parsed is the hop-by-hop options before an MLDv2 query, where the router alert is
 //! required (RFC 3810, 5). A message of neighbour discovery behind any extension header is refused. For a fragment
 //! header, RFC 6980, 5, requires that.
 
-use std::net::Ipv6Addr;
-
 use smoltcp::wire::{
-    EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6Address, Ipv6ExtHeader,
-    Ipv6OptionRepr, Ipv6OptionRouterAlert, Ipv6OptionsIterator, Ipv6Packet, Ipv6Repr,
+    Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6ExtHeader, Ipv6OptionRepr, Ipv6OptionRouterAlert,
+    Ipv6OptionsIterator, Ipv6Packet,
 };
 
-use super::{Echo, Message, ethernet, mld, ndisc};
-use crate::address::{Mac, Vlan, group_mac};
+use super::icmpv6::ReceivedHeaders;
+use super::{Echo, Message, mld, ndisc};
 use crate::counters::Refusal;
-
-/// Length of an IPv6 header, in bytes (RFC 8200, 3).
-pub(crate) const HEADER_BYTES: usize = 40;
-/// Hop limit of neighbour discovery. A received 255 proves that no router has forwarded the message (RFC 4861, 7.1).
-pub(crate) const LINK_HOP_LIMIT: u8 = 255;
-
-/// Fields of the headers before a received ICMPv6 message.
-pub(crate) struct ReceivedHeaders {
-    pub(crate) source: Ipv6Addr,
-    pub(crate) destination: Ipv6Addr,
-    pub(crate) hop_limit: u8,
-    /// True if hop-by-hop options with MLD's router alert (RFC 2711) precede the message.
-    pub(crate) alert: bool,
-}
 
 /// Parses the message in an IPv6 packet.
 pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
@@ -113,50 +96,4 @@ fn echo<'a>(around: &ReceivedHeaders, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Ec
         sequence: icmp.echo_seq_no(),
         data: icmp.payload(),
     })
-}
-
-/// Headers of an ICMPv6 message that we send.
-pub(crate) struct Out {
-    pub(crate) source: Ipv6Addr,
-    pub(crate) destination: Ipv6Addr,
-    pub(crate) hop_limit: u8,
-    /// The complete hop-by-hop options header, or an empty slice.
-    pub(crate) options: &'static [u8],
-}
-
-impl Out {
-    /// Returns the Ethernet frame. `write` fills the ICMPv6 message of `bytes` bytes, and this function adds the
-    /// checksum. The frame goes to the MAC `to`, or to the MAC of the destination group if `to` is `None`.
-    pub(crate) fn emit(
-        &self,
-        mac: Mac,
-        to: Option<Mac>,
-        vlan: Option<Vlan>,
-        bytes: usize,
-        write: impl FnOnce(&mut Icmpv6Packet<&mut [u8]>),
-    ) -> Vec<u8> {
-        let payload_len = self.options.len() + bytes;
-        let header = Ipv6Repr {
-            src_addr: self.source,
-            dst_addr: self.destination,
-            next_header: if self.options.is_empty() {
-                IpProtocol::Icmpv6
-            } else {
-                IpProtocol::HopByHop
-            },
-            payload_len,
-            hop_limit: self.hop_limit,
-        };
-        let ends = (mac, to.unwrap_or_else(|| group_mac(self.destination)));
-        let all = HEADER_BYTES + payload_len;
-        ethernet::emit(ends, vlan, EthernetProtocol::Ipv6, all, |packet| {
-            header.emit(&mut Ipv6Packet::new_unchecked(&mut packet[..]));
-            let (options, message) = packet[HEADER_BYTES..].split_at_mut(self.options.len());
-            options.copy_from_slice(self.options);
-            let mut icmp = Icmpv6Packet::new_unchecked(message);
-            write(&mut icmp);
-            let [source, destination]: [Ipv6Address; 2] = [self.source, self.destination];
-            icmp.fill_checksum(&source, &destination);
-        })
-    }
 }

@@ -8,7 +8,7 @@ use smoltcp::wire::{
     Icmpv6Message, Icmpv6Packet, MldAddressRecord, MldAddressRecordRepr, MldRecordType,
 };
 
-use super::ipv6::{Out, ReceivedHeaders};
+use super::icmpv6::{Out, ReceivedHeaders};
 use super::{Message, Query};
 use crate::address::{Mac, Vlan};
 use crate::counters::Refusal;

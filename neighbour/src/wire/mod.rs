@@ -10,6 +10,7 @@
 pub(crate) mod arp;
 pub(crate) mod echo;
 pub(crate) mod ethernet;
+pub(crate) mod icmpv6;
 pub(crate) mod ipv4;
 pub(crate) mod ipv6;
 pub(crate) mod mld;

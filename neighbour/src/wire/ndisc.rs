@@ -4,11 +4,13 @@ use std::net::Ipv6Addr;
 
 use smoltcp::wire::{EthernetAddress, Icmpv6Packet, NdiscNeighborFlags, NdiscRepr};
 
-use super::ipv6::{LINK_HOP_LIMIT, Out, ReceivedHeaders};
+use super::icmpv6::{Out, ReceivedHeaders};
 use super::{Advertisement, Message, Solicitation};
 use crate::address::{Mac, Vlan, is_station, solicited_node};
 use crate::counters::Refusal;
 
+/// Hop limit of neighbour discovery. A received 255 proves that no router has forwarded the message (RFC 4861, 7.1).
+const HOP_LIMIT: u8 = 255;
 /// Unit of an option's length, in bytes (RFC 4861, 4.6).
 const UNIT_BYTES: usize = 8;
 const SOURCE_LINK_LAYER_ADDRESS: u8 = 1;
@@ -59,7 +61,7 @@ pub(crate) fn advertisement<'a>(
 /// Returns the target address of a solicitation or advertisement. Checks that no router has forwarded the message, and
 /// that the target is a unicast address.
 fn target(around: &ReceivedHeaders, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refusal> {
-    if around.hop_limit != LINK_HOP_LIMIT {
+    if around.hop_limit != HOP_LIMIT {
         return Err(Refusal::HopLimit);
     }
     let target = icmp.target_addr();
@@ -164,7 +166,7 @@ fn emit(
     let around = Out {
         source,
         destination,
-        hop_limit: LINK_HOP_LIMIT,
+        hop_limit: HOP_LIMIT,
         options: &[],
     };
     around.emit(mac, to, vlan, message.buffer_len(), |icmp| {
