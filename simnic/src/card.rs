@@ -15,7 +15,6 @@ use hw_sim_host::mac;
 use hw_sim_host::profile::BadProfile;
 
 use crate::address::address_number;
-use crate::serve::Options;
 use crate::simulated::{ProfileOptions, duration};
 
 /// `--vf`: the settings of `ip link set … vf N`.
@@ -102,24 +101,68 @@ impl FromStr for RuleOptions {
     }
 }
 
+/// Cards of a server, which have the same settings.
+#[derive(clap::Args, Debug, Default)]
+pub struct CardOptions {
+    /// Base path of a card: its physical function is served at PATH.pf, its virtual ones at PATH.vf0 and so on; once
+    /// or twice.
+    #[arg(id = "card", long = "card", value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Number of virtual functions of a card.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
+    pub vfs: u16,
+    /// Administrative settings of a virtual function: 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
+    #[arg(long, value_name = "N:SETTINGS", requires = "card")]
+    pub vf: Vec<VfOptions>,
+    /// Do not serve the physical function of a card: the card manages its virtual ones itself.
+    #[arg(long, requires = "card")]
+    pub no_pf: bool,
+    /// Read settings of virtual functions, as for --vf, from the lines of standard input. Each is answered by a line:
+    /// ok, or the problem.
+    #[arg(long, requires = "card")]
+    pub control: bool,
+    /// Optional behaviour of a card, a list like link-training=2s.
+    #[arg(long, value_name = "RULES", requires = "card")]
+    pub card_rules: Option<RuleOptions>,
+}
+
 /// A function and the path of its socket.
 pub(crate) type Served = (Arc<SimFunction>, PathBuf);
 
-/// Adds a card with the options' profile, rules and settings to the simulation.
-pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard, Box<dyn Error>> {
-    let name = format!("sim:{}", path.display());
-    let mac = mac(address_number(path));
-    let profile = ProfileOptions::profile(&arguments.profile, &name, mac);
-    if arguments.vfs > 0 && profile.virtual_functions.is_none() {
-        let generation = &profile.generation;
-        return Err(format!("{generation}: {}", BadProfile::NoVirtualFunctions).into());
+impl CardOptions {
+    /// Adds a card with this profile, and with the rules and settings of the options, to the simulation.
+    pub(crate) fn add(
+        &self,
+        sim: &Sim,
+        path: &Path,
+        profile: &[ProfileOptions],
+    ) -> Result<SimCard, Box<dyn Error>> {
+        let name = format!("sim:{}", path.display());
+        let profile = ProfileOptions::profile(profile, &name, mac(address_number(path)));
+        if self.vfs > 0 && profile.virtual_functions.is_none() {
+            let generation = &profile.generation;
+            return Err(format!("{generation}: {}", BadProfile::NoVirtualFunctions).into());
+        }
+        let rules = self.card_rules.unwrap_or_default().0;
+        let card = sim.try_add_card(&CardConfig::new(profile, self.vfs).with_rules(rules))?;
+        for options in &self.vf {
+            apply(&card, options)?;
+        }
+        Ok(card)
     }
-    let rules = arguments.card_rules.unwrap_or_default().0;
-    let card = sim.try_add_card(&CardConfig::new(profile, arguments.vfs).with_rules(rules))?;
-    for options in &arguments.vf {
-        apply(&card, options)?;
+
+    /// Returns the functions of a card that are to be served, each with the path of its socket.
+    pub(crate) fn served(&self, card: &SimCard, path: &Path) -> Vec<Served> {
+        let at = |ending: String| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(ending);
+            PathBuf::from(name)
+        };
+        let physical = (!self.no_pf).then(|| (card.physical(), at(".pf".to_owned())));
+        let virtual_ones = (0..card.virtual_functions())
+            .filter_map(|index| Some((card.virtual_function(index)?, at(format!(".vf{index}")))));
+        physical.into_iter().chain(virtual_ones).collect()
     }
-    Ok(card)
 }
 
 /// Applies settings to a virtual function of the card.
@@ -153,19 +196,6 @@ pub(crate) fn control(card: SimCard) {
             }
         }
     });
-}
-
-/// Returns the functions of a card that are to be served, each with the path of its socket.
-pub(crate) fn served(card: &SimCard, path: &Path, no_physical: bool) -> Vec<Served> {
-    let at = |ending: String| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(ending);
-        PathBuf::from(name)
-    };
-    let physical = (!no_physical).then(|| (card.physical(), at(".pf".to_owned())));
-    let virtual_ones = (0..card.virtual_functions())
-        .filter_map(|index| Some((card.virtual_function(index)?, at(format!(".vf{index}")))));
-    physical.into_iter().chain(virtual_ones).collect()
 }
 
 #[cfg(test)]

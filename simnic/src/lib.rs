@@ -23,4 +23,4 @@ pub mod simulated;
 pub mod steer;
 pub mod switch;
 
-pub use self::card::{RuleOptions, VfOptions};
+pub use self::card::{CardOptions, RuleOptions, VfOptions};

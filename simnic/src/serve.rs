@@ -26,7 +26,7 @@ use hw_sim_host::pace::Pace;
 use hw_sim_host::wire::{Wire, WirePath};
 
 use crate::address::address_number;
-use crate::card::{self, RuleOptions, VfOptions};
+use crate::card::{self, CardOptions};
 use crate::signals::Stop;
 use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
@@ -49,26 +49,9 @@ pub struct Options {
     /// Socket of a single function; once or twice, with --switch up to eight times.
     #[arg(long, value_name = "PATH", num_args = 1)]
     pub socket: Vec<PathBuf>,
-    /// Base path of a card: its physical function is served at PATH.pf, its virtual ones at PATH.vf0 and so on; once
-    /// or twice.
-    #[arg(long, value_name = "PATH")]
-    pub card: Vec<PathBuf>,
-    /// Number of virtual functions of a card.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
-    pub vfs: u16,
-    /// Administrative settings of a virtual function: 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
-    #[arg(long, value_name = "N:SETTINGS", requires = "card")]
-    pub vf: Vec<VfOptions>,
-    /// Do not serve the physical function of a card: the card manages its virtual ones itself.
-    #[arg(long, requires = "card")]
-    pub no_pf: bool,
-    /// Read settings of virtual functions, as for --vf, from the lines of standard input. Each is answered by a line:
-    /// ok, or the problem.
-    #[arg(long, requires = "card")]
-    pub control: bool,
-    /// Optional behaviour of a card, a list like link-training=2s.
-    #[arg(long, value_name = "RULES", requires = "card")]
-    pub card_rules: Option<RuleOptions>,
+    /// Cards and their settings.
+    #[command(flatten)]
+    pub cards: CardOptions,
     /// Other end of the link with one socket: another server with the same option, unix:PATH; or a network device of
     /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]
@@ -126,8 +109,9 @@ pub fn serve(
     over: &Stop,
     ready: impl FnOnce(&[&Path]) -> std::io::Result<()>,
 ) -> Result<(), Box<dyn Error>> {
-    let ends =
-        arguments.card.len() + arguments.socket.len() + usize::from(arguments.link.is_some());
+    let ends = arguments.cards.paths.len()
+        + arguments.socket.len()
+        + usize::from(arguments.link.is_some());
     if ends > 2 && arguments.switch.is_none() {
         return Err(
             "a link has two ends: at most two of cards, sockets and --link; more are on a --switch"
@@ -137,7 +121,7 @@ pub fn serve(
     if ends > MOST_PORTS {
         return Err(format!("a switch has {MOST_PORTS} ports here, not {ends}").into());
     }
-    if arguments.control && arguments.card.len() > 1 {
+    if arguments.cards.control && arguments.cards.paths.len() > 1 {
         return Err("--control is of one card".into());
     }
     let sim = Sim::new(SimConfig {
@@ -158,10 +142,10 @@ pub fn serve(
     let (poke, poked) = sync_channel(1);
     // `ends` has one function of each port on the link, `served` all functions that are served.
     let (mut ends, mut served, mut cards) = (Vec::new(), Vec::new(), Vec::new());
-    for path in &arguments.card {
-        let card = card::add(&sim, path, arguments)?;
+    for path in &arguments.cards.paths {
+        let card = arguments.cards.add(&sim, path, &arguments.profile)?;
         ends.push(card.physical());
-        served.extend(card::served(&card, path, arguments.no_pf));
+        served.extend(arguments.cards.served(&card, path));
         cards.push(card);
     }
     for (number, socket) in arguments.socket.iter().enumerate() {
@@ -244,7 +228,7 @@ pub fn serve(
     let records = arguments.record.is_some() && sim.flush_record();
     let sockets: Vec<&Path> = served.iter().map(|(_, socket)| socket.as_path()).collect();
     ready(&sockets)?;
-    if let Some(card) = cards.pop().filter(|_| arguments.control) {
+    if let Some(card) = cards.pop().filter(|_| arguments.cards.control) {
         card::control(card);
     }
     let ended = follow(
