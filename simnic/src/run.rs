@@ -19,6 +19,7 @@
 mod checked;
 mod command;
 mod image;
+mod kernel;
 mod machine;
 mod progress;
 mod session;
@@ -47,7 +48,7 @@ use simnic::switch::SwitchOptions;
 use tracing_subscriber::EnvFilter;
 
 use self::checked::CheckedOptions;
-use self::machine::Which;
+use self::kernel::Which;
 use self::session::{Drained, Event, Session};
 
 /// Maximum number of ports, which is that of the server's switch.

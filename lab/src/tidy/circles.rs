@@ -40,7 +40,6 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     ("udapl/src/future/buffer.rs", "udapl/src/future/table.rs"),
     ("campaign/src/world.rs", "campaign/src/honest.rs"),
-    ("simnic/src/run/checked.rs", "simnic/src/run/machine.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/interop.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/stock.rs"),
     ("lab/src/vm/functions.rs", "lab/src/vm/guest.rs"),

@@ -9,7 +9,7 @@ use nix::unistd::{AccessFlags, access};
 use simnic::simulated::FaultOptions;
 
 use super::Options;
-use super::machine::Which;
+use super::kernel::Which;
 
 /// Magic bytes of a Debian package, which is an ar(1) archive.
 const DEB: &[u8] = b"!<arch>\n";

@@ -1,41 +1,19 @@
 //! The virtual machine: its unpacked files and QEMU's command line.
 
-use std::convert::Infallible;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
 use guest::kernel::Unpacked;
 use guest::qemu::Qemu;
-use guest::{EMULATOR, Kernel, Root, program};
+use guest::{EMULATOR, Root, program};
 
 use super::checked::CheckedOptions;
+use super::kernel::Which;
 use super::progress::ProgressDisplay;
 use super::{Options, image, session};
-
-/// The kernel that the user chose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The kernel of a Debian release.
-    Release(Kernel),
-    /// A linux-image package, by its path.
-    Package(PathBuf),
-}
-
-impl FromStr for Which {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(
-            Kernel::from_str(text, false)
-                .map_or_else(|_| Self::Package(text.into()), Self::Release),
-        )
-    }
-}
 
 /// Parses `--memory`: a positive number followed by M or G.
 pub fn memory(text: &str) -> Result<String, String> {
@@ -191,14 +169,6 @@ impl Prepared {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_kernel_is_a_release_or_else_a_package() {
-        let which = |text: &str| text.parse::<Which>().expect("any");
-        assert_eq!(which("bookworm"), Which::Release(Kernel::Bookworm));
-        assert_eq!(which("backports"), Which::Release(Kernel::Backports));
-        assert_eq!(which("./my.deb"), Which::Package("./my.deb".into()));
-    }
 
     #[test]
     fn memory_has_a_unit() {
