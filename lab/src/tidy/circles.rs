@@ -32,7 +32,6 @@ const KNOWN: &[(&str, &str)] = &[
         "nvmeof/src/model/quota.rs",
         "nvmeof/src/model/controller.rs",
     ),
-    ("udapl/src/capi/last_error.rs", "udapl/src/capi/argument.rs"),
     ("udapl/src/future/batch.rs", "udapl/src/future/endpoint.rs"),
     (
         "udapl/src/future/listener.rs",

@@ -18,9 +18,9 @@ use dat_core::{
     PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle, Subtype,
 };
 
-use super::answer::handle_error;
 use super::dat2;
 use super::directory::Entry;
+use super::error::handle_error;
 use super::fork;
 use super::locked;
 use super::records::{Address, Records};
@@ -403,8 +403,9 @@ mod tests {
     use dat_core::ReturnType;
     use driver::Function;
 
-    use super::super::answer::{call, internal};
+    use super::super::answer::call;
     use super::super::call::look_up;
+    use super::super::error::internal;
     use super::super::primitives::refusal::REFUSED;
     use super::super::types::{CAgent, CEvent, DatReturn};
     use super::super::{

@@ -3,9 +3,10 @@
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
-use dat_core::{DatError, DatResult, HandleType, ReturnType, Subtype};
+use dat_core::{DatError, DatResult};
 
 use super::cancel::Uncancelled;
+use super::error::internal;
 use super::last_error;
 use super::types::DatReturn;
 
@@ -50,36 +51,4 @@ pub(super) fn answer(error: DatError) -> DatReturn {
     tracing::debug!(%error, "refused");
     last_error::note(error);
     error.code()
-}
-
-/// Returns DAT_INVALID_PARAMETER with the argument's subtype.
-pub(super) fn parameter(argument: Subtype) -> DatError {
-    DatError::new(ReturnType::InvalidParameter, argument)
-}
-
-/// Returns DAT_INVALID_HANDLE with this subtype.
-pub(super) fn handle_error(subtype: Subtype) -> DatError {
-    DatError::new(ReturnType::InvalidHandle, subtype)
-}
-
-/// Returns DAT_INTERNAL_ERROR with its reason.
-pub(super) fn internal(why: &'static str) -> DatError {
-    DatError::new(ReturnType::InternalError, Subtype::None).because(why)
-}
-
-/// Returns the subtype of DAT_INVALID_HANDLE for a kind of object.
-pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
-    match kind {
-        HandleType::Cr => Subtype::HandleCr,
-        HandleType::Ep => Subtype::HandleEp,
-        HandleType::Evd => Subtype::Handle1,
-        HandleType::Ia => Subtype::HandleIa,
-        HandleType::Lmr => Subtype::HandleLmr,
-        HandleType::Psp => Subtype::HandlePsp,
-        HandleType::Pz => Subtype::HandlePz,
-        HandleType::Rmr => Subtype::HandleRmr,
-        HandleType::Rsp => Subtype::HandleRsp,
-        HandleType::Cno => Subtype::HandleCno,
-        HandleType::Srq => Subtype::HandleSrq,
-    }
 }

@@ -7,7 +7,7 @@ use core::ffi::c_char;
 
 use dat_core::{DatResult, Subtype};
 
-use super::answer::parameter;
+use super::error::parameter;
 use super::types::DatCount;
 
 /// Converts a `DAT_COUNT`; refuses a negative one.

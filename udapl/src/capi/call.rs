@@ -3,7 +3,8 @@
 use dat_core::{DatError, DatResult, HandleType};
 
 use super::adapter::{Adapter, Open, find, find_owned};
-use super::answer::{call, handle_error, subtype_of};
+use super::answer::call;
+use super::error::{handle_error, subtype_of};
 use super::fork;
 use super::table::{IaName, Named};
 use super::types::{DatHandle, DatReturn};

@@ -12,8 +12,9 @@ use dat_core::stats::Named;
 use dat_core::{AnyHandle, Subtype};
 
 use super::adapter::object;
-use super::answer::{call, handle_error, parameter};
+use super::answer::call;
 use super::argument::{as_count, count, given, put};
+use super::error::{handle_error, parameter};
 use super::types::{CCounter, DatCount, DatHandle, DatReturn};
 
 /// Counter names as C strings. Their number is bounded, and they are never freed.

@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use dat_core::{DatResult, Subtype};
 
-use super::answer::parameter;
 use super::argument::{given, text};
+use super::error::parameter;
 use super::foreign::provider::Foreign;
 use super::fork;
 use super::log;

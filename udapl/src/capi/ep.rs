@@ -12,9 +12,10 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::answer::{call, parameter};
+use super::answer::call;
 use super::argument::{as_count, count, given, mask, put};
 use super::call::{look_up, on, optional, other, owned};
+use super::error::parameter;
 use super::foreign::foreign;
 use super::named;
 use super::records::{Address, Attributes};

@@ -11,9 +11,10 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::answer::{call, parameter};
+use super::answer::call;
 use super::argument::{as_count, count, given, mask, put};
 use super::call::{look_up, on, optional, owned};
+use super::error::parameter;
 use super::event;
 use super::foreign::foreign;
 use super::sleep::Taken;

@@ -15,9 +15,10 @@ use dat_core::post::{
 use dat_core::{DtoDetail, EpHandle, EvdHandle, Event, LmrTriplet, RmrTriplet, Subtype};
 
 use super::adapter::{Adapter, Open};
-use super::answer::{answer, caught, parameter};
+use super::answer::{answer, caught};
 use super::argument::put;
 use super::call::look_up;
+use super::error::parameter;
 use super::evd::waited;
 use super::event::{self, there};
 use super::hot::{Request, refused};

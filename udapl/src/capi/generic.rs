@@ -6,8 +6,9 @@
 use dat_core::{AnyHandle, DatResult, HandleType, Subtype};
 
 use super::adapter::{Adapter, object};
-use super::answer::{call, handle_error};
+use super::answer::call;
 use super::argument::{given, put};
+use super::error::handle_error;
 use super::foreign::foreign;
 use super::table::IaName;
 use super::types::{DatContext, DatHandle, DatReturn};

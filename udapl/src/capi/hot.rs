@@ -16,8 +16,9 @@ use dat_core::{
 };
 
 use super::adapter::find;
-use super::answer::{answer, caught, code_of, parameter};
+use super::answer::{answer, caught, code_of};
 use super::call::look_up;
+use super::error::parameter;
 use super::event;
 use super::foreign::foreign;
 use super::table::{Named, handle_of};

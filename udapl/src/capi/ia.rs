@@ -13,12 +13,11 @@ use std::sync::Arc;
 use dat_core::{CloseFlags, DatError, DatResult, IaAttr, ProviderAttr, Subtype};
 
 use super::adapter::{Adapter, Open, Siblings};
-use super::answer::{
-    answer, call, caught, code_of, handle_error, internal, parameter, uncancelled,
-};
+use super::answer::{answer, call, caught, code_of, uncancelled};
 use super::argument::{as_count, given, mask, put, text};
 use super::call::look_up;
 use super::directory::Entry;
+use super::error::{handle_error, internal, parameter};
 use super::foreign::{self, foreign};
 use super::instance::{Wanted, WantedEvd};
 use super::last_error::because_of;

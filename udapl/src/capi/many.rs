@@ -18,9 +18,10 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::answer::{answer, caught, code_of, parameter};
+use super::answer::{answer, caught, code_of};
 use super::argument::{as_count, put};
 use super::call::look_up;
+use super::error::parameter;
 use super::event;
 use super::hot::segments;
 use super::table::{Named, handle_of};

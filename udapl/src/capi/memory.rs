@@ -13,9 +13,10 @@ use dat_core::{
 use driver::{DmaMemory, LentMemory};
 
 use super::adapter::Open;
-use super::answer::{call, parameter};
+use super::answer::call;
 use super::argument::{given, mask, put};
 use super::call::{look_up, on, other, owned};
+use super::error::parameter;
 use super::foreign::foreign;
 use super::last_error::because_of;
 use super::records::Region;

@@ -49,6 +49,7 @@ mod counters;
 pub mod dat2;
 mod directory;
 mod ep;
+mod error;
 mod evd;
 mod event;
 mod ext;

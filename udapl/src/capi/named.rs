@@ -8,8 +8,8 @@ use core::ffi::CStr;
 
 use dat_core::{DatResult, EpTransport, Subtype};
 
-use super::answer::parameter;
 use super::argument::count;
+use super::error::parameter;
 use super::last_error::because_of;
 use super::types::{CEpAttr, CNamedAttr};
 

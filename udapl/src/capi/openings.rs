@@ -19,7 +19,7 @@ use driver::PciAddress;
 use hw_mlx::MlxError;
 
 use super::adapter::{Adapter, Instance, Open, Opened, Siblings, guard};
-use super::answer::{handle_error, internal};
+use super::error::{handle_error, internal};
 use super::instance::{Wanted, WantedEvd};
 use super::last_error::because_of;
 use super::siblings;

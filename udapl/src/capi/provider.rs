@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use dat_core::Subtype;
 
-use super::answer::{call, parameter};
+use super::answer::call;
 use super::dat2;
 use super::directory::{Entry, change, info_of};
+use super::error::parameter;
 use super::types::CProviderInfo;
 
 /// `dat_provider_init`: registers an adapter of this library for the device that `instance_data` names.

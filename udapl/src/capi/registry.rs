@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
-use super::answer::{call, parameter};
+use super::answer::call;
 use super::argument::{as_count, given, put};
 use super::directory::{Entry, change, info_of, look, of_rust};
+use super::error::parameter;
 use super::foreign::{self, CProvider, Foreign, ForeignResources};
 use super::types::{CProviderInfo, DatCount, DatReturn};
 use crate::registry::{Found, ProviderInfo};

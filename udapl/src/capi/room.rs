@@ -21,7 +21,8 @@ use std::sync::{Mutex, PoisonError};
 use dat_core::{DatError, DatResult, Subtype};
 use driver::{Function, Held};
 
-use super::answer::{answer, caught, handle_error, internal, panicked};
+use super::answer::{answer, caught, panicked};
+use super::error::{handle_error, internal};
 use super::gate::{Gate, NoTurn, Turn};
 use super::types::DatReturn;
 

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use dat_core::{DatError, DatResult, EvdHandle, ReturnType, Subtype};
 use driver::{Clock, Held, HeldSignals, Interrupt, RealClock};
 
-use super::answer::handle_error;
+use super::error::handle_error;
 use super::sleep::Taken;
 use super::table::{IaName, handle_of, number};
 use super::types::DatHandle;

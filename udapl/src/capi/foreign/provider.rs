@@ -11,7 +11,8 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::getpid;
 
 use super::functions::{CProvider, Functions};
-use crate::capi::answer::{answer, handle_error, internal, parameter};
+use crate::capi::answer::answer;
+use crate::capi::error::{handle_error, internal, parameter};
 use crate::capi::table::number;
 use crate::capi::types::{DatHandle, DatReturn};
 
