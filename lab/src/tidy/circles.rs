@@ -32,12 +32,6 @@ const KNOWN: &[(&str, &str)] = &[
         "nvmeof/src/model/quota.rs",
         "nvmeof/src/model/controller.rs",
     ),
-    ("udapl/src/future/batch.rs", "udapl/src/future/endpoint.rs"),
-    (
-        "udapl/src/future/listener.rs",
-        "udapl/src/future/endpoint.rs",
-    ),
-    ("udapl/src/future/buffer.rs", "udapl/src/future/table.rs"),
     ("campaign/src/world.rs", "campaign/src/honest.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/interop.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/stock.rs"),

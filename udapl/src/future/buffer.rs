@@ -6,13 +6,13 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
-use dat_core::{DtoCompletion, LmrHandle, LmrSlice, MemPrivFlags, RmrTriplet};
+use dat_core::{DtoCompletion, LmrHandle, LmrSlice, MemPrivFlags, PzHandle, RmrTriplet};
 use driver::{Bytes, DmaBuffer};
 
 use super::error::Error;
-use super::table::Shared;
+use crate::Ia;
 
 /// Alignment of pieces in bytes, so that no two pieces have bytes in one cache line.
 const LINE_BYTES: usize = 64;
@@ -30,61 +30,86 @@ struct Region {
     whole: LmrSlice,
     rmr_context: u32,
     registered_address: u64,
+    shape: Shape,
+    /// Numbers of the free buffers.
+    free: RefCell<Vec<u32>>,
+    spent: Rc<SpentRegions>,
+}
+
+/// Number and size of a pool's buffers.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    count: u32,
     /// Size of a buffer, and distance from the start of a buffer to the start of the next (`stride`), in bytes.
     bytes: u32,
     stride: u32,
-    count: u32,
-    /// Numbers of the free buffers.
-    free: RefCell<Vec<u32>>,
-    shared: Weak<Shared>,
+    /// Length of the region in bytes, which fits a `u32`, as the length of an LMR slice has to.
+    length: usize,
 }
 
-impl Drop for Region {
-    /// Requests the free of the region. No transfer uses the region any more, because a transfer would hold a buffer.
-    fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.release_region(self.lmr);
-        }
-    }
-}
-
-impl Pool {
-    /// Creates a pool of `count` buffers of `bytes` bytes.
-    pub(super) fn new(
-        shared: &Rc<Shared>,
-        count: u32,
-        bytes: u32,
-        rights: MemPrivFlags,
-    ) -> Result<Self, Error> {
+impl Shape {
+    /// Returns the shape of `count` buffers of `bytes` bytes.
+    pub(super) fn new(count: u32, bytes: u32) -> Result<Self, Error> {
         let too_large = || driver::DmaError::Request {
             bytes: usize::MAX,
             align: PAGE_BYTES,
         };
         let line = u32::try_from(LINE_BYTES).map_err(|_| too_large())?;
         let stride = bytes.checked_next_multiple_of(line);
-        // An LMR slice has a 32-bit length, so the region must not be longer.
         let all = stride.and_then(|stride| stride.checked_mul(count));
         let (stride, all) = stride.zip(all).ok_or_else(too_large)?;
-        let length = usize::try_from(all).map_err(|_| too_large())?;
-        let (memory, region, whole) = shared.with(|core| {
-            let zone = core.zone;
-            let ia = core.ia()?;
-            let memory = ia.provider().arena().alloc(length, PAGE_BYTES)?;
-            let region = ia.lmr_create(memory.clone().into(), zone, rights)?;
-            let whole = ia.lmr_slice(region.lmr, 0, u64::from(all))?;
-            Ok::<_, Error>((memory, region, whole))
-        })?;
+        Ok(Self {
+            count,
+            bytes,
+            stride,
+            length: usize::try_from(all).map_err(|_| too_large())?,
+        })
+    }
+}
+
+/// Regions that are to be freed, because their pools and buffers have been dropped.
+#[derive(Default)]
+pub(super) struct SpentRegions(RefCell<Vec<LmrHandle>>);
+
+impl SpentRegions {
+    pub(super) fn push(&self, lmr: LmrHandle) {
+        self.0.borrow_mut().push(lmr);
+    }
+
+    pub(super) fn take(&self) -> Vec<LmrHandle> {
+        self.0.take()
+    }
+}
+
+impl Drop for Region {
+    /// Requests the free of the region. No transfer uses the region any more, because a transfer would hold a buffer.
+    fn drop(&mut self) {
+        self.spent.push(self.lmr);
+    }
+}
+
+impl Pool {
+    /// Creates a pool in a region of its own. `spent` gets the region when it is no longer used.
+    pub(super) fn new(
+        ia: &mut Ia,
+        zone: PzHandle,
+        shape: Shape,
+        rights: MemPrivFlags,
+        spent: Rc<SpentRegions>,
+    ) -> Result<Self, Error> {
+        let memory = ia.provider().arena().alloc(shape.length, PAGE_BYTES)?;
+        let region = ia.lmr_create(memory.clone().into(), zone, rights)?;
+        // CAST: widening.
+        let whole = ia.lmr_slice(region.lmr, 0, shape.length as u64)?;
         Ok(Self(Rc::new(Region {
             memory,
             lmr: region.lmr,
             whole,
             rmr_context: region.rmr_context,
             registered_address: region.registered_address,
-            bytes,
-            stride,
-            count,
-            free: RefCell::new((0..count).rev().collect()),
-            shared: Rc::downgrade(shared),
+            shape,
+            free: RefCell::new((0..shape.count).rev().collect()),
+            spent,
         })))
     }
 
@@ -96,7 +121,7 @@ impl Pool {
         Some(Buffer {
             region: Rc::clone(&self.0),
             number,
-            len: self.0.bytes,
+            len: self.0.shape.bytes,
             completion: None,
         })
     }
@@ -110,7 +135,7 @@ impl Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Region { count, bytes, .. } = &*self.0;
+        let Shape { count, bytes, .. } = self.0.shape;
         let free = self.available();
         write!(f, "Pool({free} of {count} buffers of {bytes} bytes)")
     }
@@ -137,7 +162,7 @@ impl Buffer {
     #[must_use]
     pub fn capacity(&self) -> usize {
         // CAST: usize has at least 32 bits on every supported target.
-        self.region.bytes as usize
+        self.region.shape.bytes as usize
     }
 
     /// Returns the length of the content in bytes.
@@ -240,7 +265,7 @@ impl Buffer {
         RmrTriplet {
             rmr_context: self.region.rmr_context,
             target_address: self.region.registered_address
-                + u64::from(self.number) * u64::from(self.region.stride),
+                + u64::from(self.number) * u64::from(self.region.shape.stride),
             segment_length: u64::from(self.len),
         }
     }
@@ -255,7 +280,7 @@ impl Buffer {
 
     fn start(&self) -> usize {
         // CAST: the length of the region fits a `u32`.
-        self.number as usize * self.region.stride as usize
+        self.number as usize * self.region.shape.stride as usize
     }
 
     const fn bounds(&self, offset: usize, bytes: usize, capacity: usize) -> Result<(), Error> {

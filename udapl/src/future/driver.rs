@@ -14,8 +14,8 @@ use dat_mlx::MlxProvider;
 use driver::Descriptor;
 use hw_mlx::CloseReport;
 
-use super::endpoint::Handle;
 use super::error::Error;
+use super::handle::Handle;
 use super::table::Shared;
 use crate::open::NotClosed;
 use crate::{Ia, ia_close};

@@ -52,6 +52,7 @@ mod connecting;
 mod driver;
 mod endpoint;
 mod error;
+mod handle;
 mod listener;
 mod srq;
 mod table;
@@ -65,8 +66,9 @@ pub use batch::Batch;
 pub use buffer::{Buffer, Pool};
 pub use connecting::{Connecting, Disconnecting};
 pub use driver::{Driver, Refused, Turn};
-pub use endpoint::{Endpoint, Handle};
+pub use endpoint::Endpoint;
 pub use error::Error;
+pub use handle::Handle;
 pub use listener::{Listener, Next, Request};
 pub use srq::Srq;
 #[cfg(feature = "tokio")]

@@ -24,12 +24,12 @@ use std::task::Waker;
 
 use dat_core::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, CrHandle, DtoCompletion,
-    DtoStatus, EpHandle, EvdHandle, Event, LmrHandle, LmrSlice, PspHandle, PzHandle, ReturnType,
-    SrqHandle, Subtype,
+    DtoStatus, EpHandle, EvdHandle, Event, LmrSlice, PspHandle, PzHandle, ReturnType, SrqHandle,
+    Subtype,
 };
 use slotmap::{Key, KeyData, SlotMap};
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, SpentRegions};
 use super::error::Error;
 use super::waiting::{Leaving, Place, Waiting};
 use super::what::{Inline, Queue, What};
@@ -48,9 +48,9 @@ const BUDGET: usize = 1024;
 /// The table, and the regions waiting to be freed.
 pub(super) struct Shared {
     core: RefCell<Core>,
-    /// Regions that are to be freed, because their pools and buffers have been dropped. This list is outside the `core`
-    /// cell, because the last buffer of a region may be dropped while `core` is borrowed.
-    spent: RefCell<Vec<LmrHandle>>,
+    /// Regions that are to be freed. This list is outside the `core` cell, because the last buffer of a region may be
+    /// dropped while `core` is borrowed.
+    spent: Rc<SpentRegions>,
 }
 
 /// The DAT object that transfers are posted to.
@@ -154,7 +154,7 @@ impl Shared {
         };
         Rc::new(Self {
             core: RefCell::new(core),
-            spent: RefCell::new(Vec::new()),
+            spent: Rc::default(),
         })
     }
 
@@ -183,20 +183,19 @@ impl Shared {
         result
     }
 
-    /// Marks a region as unused: its pool and its last buffer have been dropped.
-    pub(super) fn release_region(&self, lmr: LmrHandle) {
-        self.spent.borrow_mut().push(lmr);
+    /// Returns the list that gets the regions whose pools and buffers have been dropped.
+    pub(super) fn spent(&self) -> Rc<SpentRegions> {
+        Rc::clone(&self.spent)
     }
 
     /// Frees regions whose pools and buffers have been dropped. A region that the device refuses to free stays in the
     /// list for the next call.
     pub(super) fn end_regions(&self) {
-        let spent = std::mem::take(&mut *self.spent.borrow_mut());
-        for lmr in spent {
+        for lmr in self.spent.take() {
             let freed = self.with(|core| core.ia.as_mut().map(|ia| ia.lmr_free(lmr)));
             if let Some(Err(error)) = freed {
                 tracing::warn!(%error, "cannot free a region yet");
-                self.spent.borrow_mut().push(lmr);
+                self.spent.push(lmr);
             }
         }
     }
