@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{ETHERTYPE_ROCE_V1, ROCE_PORT, Vlan};
+use super::{ROCE_PORT, Vlan};
 
 /// Ethertype of a customer VLAN tag (IEEE 802.1Q).
 pub const CUSTOMER_TAG: u16 = 0x8100;
@@ -20,6 +20,8 @@ pub const SERVICE_TAG: u16 = 0x88a8;
 pub const IPV4: u16 = 0x0800;
 /// Ethertype of IPv6.
 pub const IPV6: u16 = 0x86dd;
+/// Ethertype of RoCE v1.
+pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// Protocol number of TCP.
 pub const TCP: u8 = 6;
 /// Protocol number of UDP.

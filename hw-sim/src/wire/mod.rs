@@ -44,6 +44,7 @@ mod opcode;
 mod packet;
 mod reth;
 mod udp;
+mod vlan;
 
 pub use aeth::{AckSyndrome, AethPacket, AethRepr, NakCode};
 pub use atomic::{AtomicAckEthRepr, AtomicEthPacket, AtomicEthRepr};
@@ -54,7 +55,8 @@ pub use cnp::{CNP, emit_cnp, parse_cnp};
 pub use deth::{DethPacket, DethRepr};
 pub use ecn::Ecn;
 pub(crate) use ecn::{CE, ECT_0};
-pub use eth::{EthRepr, Vlan};
+pub use eth::EthRepr;
+pub use frame::ETHERTYPE_ROCE_V1;
 pub use grh::{GrhPacket, GrhRepr};
 pub use headers::Headers;
 pub use ipv4::{Ipv4Packet, Ipv4Repr};
@@ -62,10 +64,11 @@ pub use ipv6::{Ipv6Packet, Ipv6Repr};
 pub use lrh::{LrhPacket, LrhRepr, VCRC_BYTES, vcrc};
 pub use mlx_prm::{Psn, Qpn};
 pub use opcode::{Opcode, Operation, Transport};
-pub use packet::{ETHERTYPE_ROCE_V1, GRH_AREA_BYTES, Link, Network, Outline, Packet};
 pub(crate) use packet::{Frame, seal};
+pub use packet::{GRH_AREA_BYTES, Link, Network, Outline, Packet};
 pub use reth::{RethPacket, RethRepr};
 pub use udp::{ROCE_PORT, UdpPacket, UdpRepr};
+pub use vlan::Vlan;
 
 use thiserror::Error;
 

@@ -3,15 +3,12 @@
 use std::ops::Range;
 
 use super::bytes::put;
-use super::frame::{IPV4, IPV6};
+use super::frame::{ETHERTYPE_ROCE_V1, IPV4, IPV6};
 use super::icrc::{self, Encapsulation};
 use super::{
     BthPacket, BthRepr, Ecn, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
     Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, Qpn, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
 };
-
-/// Ethertype of RoCE v1.
-pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
 /// Alignment in bytes of the payload in a frame whose headers are not written yet. Without this alignment, copies of
 /// the payload would cross a cache line every fourth time.
