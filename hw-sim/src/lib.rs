@@ -88,6 +88,7 @@ pub mod switch;
 mod switched;
 mod threads;
 mod time;
+mod traffic;
 mod uar;
 mod uctx;
 mod umem;

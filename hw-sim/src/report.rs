@@ -1,7 +1,7 @@
 //! Report about a function, at the end of a run or before.
 
 use crate::iommu::FaultRecord;
-use crate::port::Traffic;
+use crate::traffic::Traffic;
 use std::collections::BTreeMap;
 
 /// Facts about a function. Tests may require some of them to be empty.

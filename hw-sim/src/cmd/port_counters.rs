@@ -5,7 +5,8 @@
 
 use super::{Refusal, refuse};
 use crate::card::PauseCounters;
-use crate::port::{EthTraffic, Port};
+use crate::port::Port;
+use crate::traffic::EthTraffic;
 use mlx_prm::{
     Ieee8023Counters, PortCounterGroup, Ppcnt, PriorityCounters, Rfc2819Counters, Rfc2863Counters,
 };

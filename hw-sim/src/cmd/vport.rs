@@ -4,8 +4,8 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::seat::Seat;
 use crate::card::{Interest, LinkState};
 use crate::host::GidEntry;
-use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;
+use crate::traffic::{EthCounters, Traffic};
 use mlx_prm::{
     MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn,
     ModifyVportStateOut, NicVportContext, NicVportFieldSelect, QueryNicVportContextIn,

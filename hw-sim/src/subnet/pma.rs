@@ -11,7 +11,7 @@ use mlx_prm::{
 use super::mad::{
     ATTRIBUTE_NOT_SUPPORTED, BASE_VERSION, CLASS_VERSION, INVALID_VALUE, Method, Status,
 };
-use crate::port::Traffic;
+use crate::traffic::Traffic;
 use crate::wire::VCRC_BYTES;
 
 /// Bits of ClassPortInfo's CapabilityMask: the agent accepts PortSelect 0xff, and it has extended counters.
