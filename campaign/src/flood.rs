@@ -27,9 +27,10 @@ use udapl::{
     EpHandle, EvdHandle, Event, Qos, Timeout,
 };
 
+use crate::address::Address;
 use crate::bytes::STRIDE;
 use crate::keys::Region;
-use crate::off_path_attacker::{ATTACKER, Address, a_request, datagram};
+use crate::off_path_attacker::{ATTACKER, a_request, datagram};
 use crate::side::{CONN_QUAL, Open, Side, SideConfig};
 
 /// Virtual time of a turn.

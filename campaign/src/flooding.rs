@@ -8,8 +8,9 @@ use dat_core::provider::Qpn;
 use udapl::connection::CrHandle;
 use udapl::{ConnQual, EvdFlags, Event, PspFlags};
 
+use crate::address::Address;
 use crate::calls;
-use crate::off_path_attacker::{ATTACKER, Address, a_request, datagram};
+use crate::off_path_attacker::{ATTACKER, a_request, datagram};
 use crate::world::World;
 
 /// Connection qualifier of these requests.

@@ -19,12 +19,11 @@ use udapl::{
     EpHandle, Event, Qos, Timeout,
 };
 
+use crate::address::Address;
 use crate::bytes;
 use crate::cover::Coverage;
 use crate::keys::Region;
-use crate::off_path_attacker::Address;
 use crate::side::{CONN_QUAL, Open, Side, SideConfig};
-use crate::world::World;
 
 /// Maximum number of loop iterations of an operation.
 const MOST: u64 = 8;
@@ -125,8 +124,13 @@ impl Honest {
         ep
     }
 
+    /// Records that the current operation is not judged.
+    pub const fn spoil(&mut self) {
+        self.is_spoiled = true;
+    }
+
     /// Runs one loop iteration of both programs. `is_disturbed` is true if the wire may lose or delay frames.
-    fn turn(&mut self, cover: &mut Coverage, is_disturbed: bool) {
+    pub fn turn(&mut self, cover: &mut Coverage, is_disturbed: bool) {
         self.turns += 1;
         self.is_spoiled |= is_disturbed;
         for at in [0, 1] {
@@ -277,23 +281,5 @@ impl Honest {
             let rejected = self.open(at).ia.cr_reject(cr);
             rejected.expect("it may be refused");
         }
-    }
-}
-
-impl World {
-    /// Records that the current operation of the honest programs is not judged.
-    pub fn spoil_honest(&mut self) {
-        if let Some(honest) = &mut self.honest {
-            honest.is_spoiled = true;
-        }
-    }
-
-    /// Runs one loop iteration of the honest programs, if there are any.
-    pub fn honest_turn(&mut self) {
-        let is_disturbed = self.until.is_some() || self.now() < self.trained;
-        let Some(honest) = self.honest.as_mut().filter(|_| !self.healing) else {
-            return;
-        };
-        honest.turn(&mut self.cover, is_disturbed);
     }
 }

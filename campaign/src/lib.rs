@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod address;
 pub mod bytes;
 pub mod calls;
 mod close_notice;

@@ -9,8 +9,6 @@
 //! The general checks are sufficient: a connection may end only for a recorded reason, and an attacker's packet is no
 //! reason.
 
-use std::net::IpAddr;
-
 use dat_core::cm::wire::{
     DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr, RtuRepr,
 };
@@ -22,6 +20,7 @@ use hw_sim::wire::{
 };
 use rand::Rng;
 
+use crate::address::Address;
 use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
@@ -38,51 +37,6 @@ const GUID: u64 = 0x00ca_ffff_fe00_0042;
 const GSI_Q_KEY: u32 = 0x8001_0000;
 /// Range of queue pair numbers that includes those of an adapter.
 pub const QPNS: std::ops::Range<u32> = 0x50..0x90;
-
-/// Source or destination of a packet.
-#[derive(Clone, Copy)]
-pub struct Address {
-    pub mac: [u8; 6],
-    pub gid: [u8; 16],
-}
-
-impl Address {
-    /// Returns the link-local address of the card with this MAC (RFC 4291, appendix A).
-    pub const fn of_mac(mac: [u8; 6]) -> Self {
-        let [a, b, c, d, e, f] = mac;
-        let gid = [
-            0xfe,
-            0x80,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            a ^ 2,
-            b,
-            c,
-            0xff,
-            0xfe,
-            d,
-            e,
-            f,
-        ];
-        Self { mac, gid }
-    }
-
-    /// Returns a link-local IP address with the MAC that is derived from it (RFC 4291, appendix A). Returns `None` for
-    /// an IPv4 address.
-    pub fn of(ip: IpAddr) -> Option<Self> {
-        let IpAddr::V6(ip) = ip else { return None };
-        let gid = ip.octets();
-        let [.., a, b, c, _, _, d, e, f] = gid;
-        Some(Self {
-            mac: [a ^ 2, b, c, d, e, f],
-            gid,
-        })
-    }
-}
 
 fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let link = EthRepr {

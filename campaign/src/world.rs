@@ -343,6 +343,13 @@ impl World {
         self.close_notices.clear();
     }
 
+    /// Records that the current operation of the honest programs is not judged.
+    fn spoil_honest(&mut self) {
+        if let Some(honest) = &mut self.honest {
+            honest.spoil();
+        }
+    }
+
     /// Records an event at an adapter that may end its connections and attempts.
     pub fn spoil_side(&mut self, why: &'static str, side: usize) {
         let place = self.sides[side].place;
@@ -385,6 +392,15 @@ impl World {
             self.mend_wire();
         }
         self.mend_repeats();
+    }
+
+    /// Runs one loop iteration of the honest programs, if there are any.
+    fn honest_turn(&mut self) {
+        let is_disturbed = self.until.is_some() || self.now() < self.trained;
+        let Some(honest) = self.honest.as_mut().filter(|_| !self.healing) else {
+            return;
+        };
+        honest.turn(&mut self.cover, is_disturbed);
     }
 
     /// Ends all faults of the wire except its delay, and brings both ports up.

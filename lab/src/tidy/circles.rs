@@ -29,7 +29,6 @@ const KNOWN: &[(&str, &str)] = &[
         "nvmeof/src/model/quota.rs",
         "nvmeof/src/model/controller.rs",
     ),
-    ("campaign/src/world.rs", "campaign/src/honest.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/interop.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/stock.rs"),
     ("lab/src/vm/functions.rs", "lab/src/vm/guest.rs"),
