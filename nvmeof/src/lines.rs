@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use udapl::log_budget::{LogBudget, PERIOD};
-
-use crate::model::Moment;
 
 /// Maximum number of budgets, one for each source and kind of line.
 const BUDGETS: usize = 64;
@@ -18,22 +17,28 @@ const BUDGETS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// Budget of each source and kind of line, with the time of its last use.
-    budgets: BTreeMap<(IpAddr, &'static str), (Moment, LogBudget)>,
+    budgets: BTreeMap<(IpAddr, &'static str), (Duration, LogBudget)>,
     /// Number of lines that were not written, and that no existing budget counts.
     unlogged: u64,
 }
 
-fn nanos(now: Moment) -> u64 {
+fn nanos(now: Duration) -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Lines {
     /// Returns `Some` if a line of this kind is to be written. The value is the number of lines of this source and kind
-    /// that were not written since the last one, plus the lines that no existing budget counts.
-    pub(crate) fn take(&mut self, source: IpAddr, kind: &'static str, now: Moment) -> Option<u64> {
+    /// that were not written since the last one, plus the lines that no existing budget counts. `now` is the time since
+    /// the start of the caller's clock.
+    pub(crate) fn take(
+        &mut self,
+        source: IpAddr,
+        kind: &'static str,
+        now: Duration,
+    ) -> Option<u64> {
         let whose = (source, kind);
         if self.budgets.len() >= BUDGETS && !self.budgets.contains_key(&whose) {
-            let used = |(_, (last, _)): &(&_, &(Moment, _))| *last;
+            let used = |(_, (last, _)): &(&_, &(Duration, _))| *last;
             let oldest = self.budgets.iter().min_by_key(used);
             let oldest = oldest.map(|(whose, (last, _))| (*whose, *last));
             match oldest {
@@ -67,7 +72,7 @@ mod tests {
     #[test]
     fn lines_of_any_number_of_sources_are_bounded_and_those_that_are_missing_are_told() {
         let mut lines = Lines::default();
-        let now = Moment::from_secs(1);
+        let now = Duration::from_secs(1);
         let mut written = 0;
         for number in 0..1000 {
             for _ in 0..10 {
@@ -86,7 +91,7 @@ mod tests {
     #[test]
     fn a_source_that_is_loud_leaves_the_lines_of_others_and_its_other_kinds() {
         let mut lines = Lines::default();
-        let now = Moment::from_secs(1);
+        let now = Duration::from_secs(1);
         let mut take = |number, kind| lines.take(source(number), kind, now);
         while take(1, "a").is_some() {}
         assert_eq!((take(2, "a"), take(1, "b")), (Some(0), Some(0)));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use super::event::Events;
+use super::kept::Kept;
 use super::{Moment, Party, WorkerId};
 use crate::nvme::fabrics::Configuration;
 use crate::nvme::log::ErrorEntry;
@@ -42,7 +43,7 @@ pub struct Controller {
     /// Time of the last sign that the host is alive: a command on any of its queues, or a response that was sent.
     heard: Moment,
     pub(super) events: Events,
-    pub(super) kept: super::feature::Kept,
+    pub(super) kept: Kept,
     /// Connection numbers of the admin queue, and of the I/O queues by queue number.
     connection: u64,
     queues: BTreeMap<u16, u64>,
@@ -92,7 +93,7 @@ impl Controller {
             keep_alive_ms: beginning.keep_alive_ms,
             heard: beginning.now,
             events: Events::default(),
-            kept: super::feature::Kept::default(),
+            kept: Kept::default(),
             connection: beginning.connection,
             queues: BTreeMap::new(),
             changed: BTreeSet::new(),

@@ -1,37 +1,18 @@
 //! Features (Base specification, "Get Features" and "Set Features").
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::event::{OF_DISCOVERY, OF_IO};
+use super::kept::{Kept, SENSOR_MASK};
 use super::{Answer, Controller, Model, Namespace, Subsystem};
 use crate::nvme::command::ALL_NAMESPACES;
+use crate::nvme::feature as id;
 use crate::nvme::{Sqe, Status};
 
 /// Granularity of keep-alive times in units of 100 ms, as in KAS.
 pub(super) const KEEP_ALIVE_STEP: u16 = 10;
 /// Granularity of keep-alive times in milliseconds.
 const KEEP_ALIVE_STEP_MS: u32 = KEEP_ALIVE_STEP as u32 * 100;
-
-/// Identifiers of features.
-mod id {
-    pub(super) const ARBITRATION: u8 = 0x01;
-    pub(super) const POWER: u8 = 0x02;
-    pub(super) const TEMPERATURE: u8 = 0x04;
-    pub(super) const ERROR_RECOVERY: u8 = 0x05;
-    pub(super) const WRITE_CACHE: u8 = 0x06;
-    pub(super) const QUEUES: u8 = 0x07;
-    pub(super) const ATOMICITY: u8 = 0x0a;
-    pub(super) const EVENTS: u8 = 0x0b;
-    pub(super) const KEEP_ALIVE: u8 = 0x0f;
-    pub(super) const HOST_ID: u8 = 0x81;
-    pub(super) const RESERVATION_MASK: u8 = 0x82;
-    pub(super) const RESERVATION_PERSISTENCE: u8 = 0x83;
-    pub(super) const WRITE_PROTECTION: u8 = 0x84;
-}
-
-/// Identifier of Number of Queues, whose answer depends on the entries that are left.
-pub(crate) const NUMBER_OF_QUEUES: u8 = id::QUEUES;
 
 /// Properties of a feature. No feature can be saved.
 struct Feature {
@@ -82,7 +63,7 @@ const FEATURES: [Feature; 13] = [
     Feature::new(id::TEMPERATURE),
     Feature::new(id::ERROR_RECOVERY).of_namespace(),
     Feature::new(id::WRITE_CACHE).fixed(),
-    Feature::new(id::QUEUES),
+    Feature::new(id::NUMBER_OF_QUEUES),
     Feature::new(id::ATOMICITY),
     Feature::new(id::EVENTS).of_discovery(),
     Feature::new(id::KEEP_ALIVE).of_discovery(),
@@ -111,68 +92,6 @@ pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
         said[at + 2] = 1 << if feature.of_namespace { 4 } else { 5 };
     }
     said
-}
-
-/// Features whose value is stored until the controller is reset. Only the temperature threshold has an effect: a
-/// warning in the health log page. The target fulfils the other features in any case: commands are executed in order of
-/// arrival (arbitration); there is one power state; a disk's errors are reported at once (error recovery); blocks are
-/// written as a whole (atomicity).
-#[derive(Debug, Default)]
-pub(super) struct Kept(BTreeMap<(u8, u32), u32>);
-
-/// Mask of bits 21:16 of the temperature threshold feature: the threshold type (over or under), and the sensor.
-const SENSOR_MASK: u32 = 0x3f << 16;
-/// Sensor value that selects all sensors.
-const ALL_SENSORS: u32 = 0xf << 16;
-
-impl Kept {
-    /// Returns the default value of a feature.
-    const fn usual(feature: u8) -> u32 {
-        match feature {
-            // Arbitration burst 7 means no limit.
-            id::ARBITRATION => 7,
-            id::TEMPERATURE => 0xffff,
-            _ => 0,
-        }
-    }
-
-    /// Returns the value to store; `None` if the value is invalid.
-    const fn checked(feature: u8, value: u32) -> Option<u32> {
-        match feature {
-            // Bits 7:3 are reserved.
-            id::ARBITRATION => Some(value & !0xf8),
-            // Bits 4:0 are the power state; bits 7:5 are a hint.
-            id::POWER if value & 0x1f == 0 => Some(value & 0xe0),
-            id::TEMPERATURE if matches!(value & SENSOR_MASK, 0 | ALL_SENSORS) => {
-                Some(value & 0xffff)
-            }
-            // Bit 16 requests errors for deallocated blocks, which are not supported (NSFEAT).
-            id::ERROR_RECOVERY if value & 1 << 16 == 0 => Some(value & 0xffff),
-            id::ATOMICITY => Some(value & 1),
-            _ => None,
-        }
-    }
-
-    fn set(&mut self, feature: u8, nsid: u32, value: u32) -> Result<(), Status> {
-        let value = Self::checked(feature, value).ok_or(Status::INVALID_FIELD.dnr())?;
-        self.0.insert((feature, nsid), value);
-        Ok(())
-    }
-
-    fn get(&self, feature: u8, nsid: u32) -> u32 {
-        let kept = self.0.get(&(feature, nsid)).copied();
-        kept.unwrap_or(Self::usual(feature))
-    }
-
-    /// Returns whether a temperature has reached the threshold at which the host wants a warning.
-    pub(super) fn exceeds_threshold(&self, kelvin: u16) -> bool {
-        self.get(id::TEMPERATURE, 0) <= kelvin.into()
-    }
-
-    /// Restores the default values.
-    pub(super) fn forget(&mut self) {
-        self.0.clear();
-    }
 }
 
 /// Rounds a keep-alive time in milliseconds up to the granularity.
@@ -232,7 +151,7 @@ impl Model {
             return Status::INTERNAL.into();
         };
         match known.id {
-            id::QUEUES => {
+            id::NUMBER_OF_QUEUES => {
                 if controller.queues().next().is_some() {
                     return Status::SEQUENCE.dnr().into();
                 }
@@ -353,7 +272,7 @@ impl Model {
                 Answer::done()
             }
             id::WRITE_CACHE => Answer::result(1),
-            id::QUEUES => Answer::result(controller.queues_granted()),
+            id::NUMBER_OF_QUEUES => Answer::result(controller.queues_granted()),
             id::EVENTS => Answer::result(controller.events.wanted().into()),
             id::KEEP_ALIVE => Answer::result(controller.keep_alive_ms().into()),
             id::HOST_ID if sqe.cdw11.get() & 1 == 1 => Answer::data(controller.host_id().to_vec()),

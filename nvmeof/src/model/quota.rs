@@ -1,8 +1,8 @@
-//! Quotas: how much of a pool a party may have.
+//! Quotas of controllers: how many of a pool a party may have.
 
 use std::net::IpAddr;
 
-use super::{Controller, Model, NotConnected};
+use super::{Controller, Model, NotConnected, Party, is_fair};
 use crate::nvme::{Nqn, Status};
 
 /// Maximum number of controllers of subsystems, if they have authenticated or need not authenticate. Discovery
@@ -15,24 +15,6 @@ pub(super) const GUEST_CONTROLLERS: usize = 256;
 pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
 /// Number of controllers that a party gets whenever there are free ones: two paths to each of eight subsystems.
 const FIRST_CONTROLLERS: u32 = 16;
-
-/// The owner that resources are counted for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Party {
-    /// All hosts at this address that have no key and that the subsystem does not list by name. They are not counted by
-    /// name, because a host without a key can use any number of names.
-    Source(IpAddr),
-    /// A host that the subsystem lists by its name, or that has a key.
-    Host(Nqn),
-}
-
-/// Returns whether a party that has `own` units gets `asked` more, when `left` are free. Afterwards the party may have
-/// at most as many units as are left for others, or at most `first` units, which every party gets.
-#[must_use]
-pub fn is_fair(own: u32, asked: u32, left: u32, first: u32) -> bool {
-    let after = own.saturating_add(asked);
-    asked <= left && (after <= left - asked || after <= first)
-}
 
 /// Kind of controllers that has its own pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

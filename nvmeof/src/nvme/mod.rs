@@ -8,6 +8,7 @@ pub mod command;
 pub mod completion;
 pub mod discovery;
 pub mod fabrics;
+pub mod feature;
 pub mod identify;
 pub mod log;
 pub mod nqn;

@@ -10,10 +10,11 @@ use super::layout::COMMAND;
 use super::queue::{Attached, Queue, State, Step as QueueStep};
 use super::worker::{Worker, cookie, kind};
 use crate::io::{Commands, DataBuffer, Do, Event, Io, PAGE, QueueId, State as IoState, Step};
-use crate::model::{Answer, Connected, MAX_TRANSFER, NUMBER_OF_QUEUES, Outcome};
+use crate::model::{Answer, Connected, MAX_TRANSFER, Outcome};
 use crate::nvme::Status;
 use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
+use crate::nvme::feature::NUMBER_OF_QUEUES;
 use crate::nvme::sgl::Data;
 
 /// Returns whether the model executes a command of an I/O queue with this opcode, after it has waited for a buffer.
