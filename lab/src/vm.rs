@@ -13,6 +13,7 @@
 
 mod beside;
 mod blktests;
+mod build;
 mod c;
 mod capture;
 mod card;
@@ -23,28 +24,24 @@ mod guest;
 mod image;
 mod interop;
 mod libtest;
+mod log;
 mod loss;
 mod machine;
 mod nvme;
+mod perftest;
 mod report;
 mod serial;
 mod service;
 mod stock;
+mod suite;
 mod vfio;
-
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use ::guest::Kernel;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use self::beside::Beside;
-use self::image::Image;
-use self::machine::Machine;
-use self::report::Step;
-use crate::{left_out, shell};
+use self::suite::Suite;
+use crate::left_out;
 
 pub use self::stock::coverage::Coverage;
 
@@ -111,104 +108,6 @@ impl Options {
         };
         self.only.is_empty() || self.only.iter().any(named)
     }
-}
-
-/// Default time limit of a suite.
-const PATIENCE: Duration = Duration::from_secs(900);
-
-/// A suite: the contents of its guest, and the function that judges its script's output.
-struct Suite {
-    image: Image,
-    slots: Slots,
-    /// Amount of memory of the guest.
-    memory: &'static str,
-    /// Time limit for the whole suite.
-    patience: Duration,
-    /// Arguments of `datctl sim serve` in addition to the sockets.
-    serve: &'static [&'static str],
-    /// Command of the host process at the other end of the functions' wire, which runs while the guest runs.
-    beside: Option<fn(&Machine) -> Result<Command>>,
-    /// Returns the state of the process `beside` after the guest was ended in the middle of a step
-    /// ([`serial::Line::Lost`]). The lines are added to the output of this step.
-    lost: Option<fn(&Beside<'_>) -> Vec<String>>,
-    /// Builds our programs for the guest.
-    programs: fn(&Machine) -> Result<Vec<image::Program>>,
-    /// Files of the run that the suite judges, as additional steps after those of its script.
-    shown: &'static [Shown],
-    /// Returns the figures in the output of a step, or an error. The last step, `functions`, is not a program: its
-    /// output is the log of the server of the functions.
-    judge: fn(&Step) -> Result<String>,
-}
-
-/// Simulated functions in the PCI slots of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slots {
-    /// One function, whose link leads to a network device of the guest.
-    Networked,
-    /// Two functions, each with a server of its own. The link of each leads to a process on the host.
-    Wired,
-    /// Two functions on one link.
-    Linked,
-    /// A card: its physical function, then two virtual functions. The script may change their settings in the role of
-    /// the card's administrator ([`serial::Line::Card`]).
-    Card,
-}
-
-/// A file that a run produces, and the part of it that is judged.
-struct Shown {
-    /// Name of the step for the file.
-    step: &'static str,
-    /// Path of the file in the folder of the run.
-    file: &'static str,
-    /// Returns the lines of the file that are judged.
-    look: fn(&Path) -> Result<Vec<String>>,
-}
-
-impl Shown {
-    /// Returns the step that judges the RNR NAKs in the capture of the functions' server.
-    const fn wire(file: &'static str) -> Self {
-        Self {
-            step: "wire",
-            file,
-            look: capture::refusals,
-        }
-    }
-}
-
-/// Returns a command that builds tests without running them. Its packages and features equal those of the command that
-/// runs all tests, so that nothing is built twice.
-fn cargo_test() -> Command {
-    shell::cargo(&["test", "--workspace", "--no-run"])
-}
-
-/// Builds datctl with the features of the tests, and returns its path.
-fn datctl() -> Result<PathBuf> {
-    let mut build = cargo_test();
-    build.args(["--test", "vfio_user"]);
-    shell::run(build)?;
-    Ok(shell::target_directory()?.join("debug/datctl"))
-}
-
-/// Builds an example, and returns its name and path. `cargo test --example` would build only the tests in the example,
-/// and would not update the program.
-fn example(name: &str) -> Result<image::Program> {
-    shell::run(shell::cargo(&[
-        "build",
-        shell::TESTED,
-        "--workspace",
-        "--example",
-        name,
-    ]))?;
-    let path = shell::target_directory()?.join("debug/examples").join(name);
-    Ok((name.to_owned(), path))
-}
-
-/// Builds the NVMe target with the features of the tests, and returns its path.
-fn nvmeofd() -> Result<PathBuf> {
-    let mut build = cargo_test();
-    build.args(["--test", "target"]);
-    shell::run(build)?;
-    Ok(shell::target_directory()?.join("debug/nvmeofd"))
 }
 
 /// Runs the NVMe over RDMA target with a guest that uses it: its suite, or a console for a person.

@@ -14,14 +14,7 @@ use super::imports::{self, File, Graph};
 
 /// Pairs of files that still form circles. The check ignores the names that the first file of a pair uses of the second
 /// file. A pair that no longer forms a circle must be removed.
-const KNOWN: &[(&str, &str)] = &[
-    ("lab/src/vm/card/judge.rs", "lab/src/vm/interop.rs"),
-    ("lab/src/vm/card/judge.rs", "lab/src/vm/stock.rs"),
-    ("lab/src/vm/functions.rs", "lab/src/vm/guest.rs"),
-    ("lab/src/vm/stock.rs", "lab/src/vm/foreign.rs"),
-    ("lab/src/vm/stock/roce.rs", "lab/src/vm.rs"),
-    ("lab/src/vm/stock/subnet.rs", "lab/src/vm.rs"),
-];
+const KNOWN: &[(&str, &str)] = &[];
 
 /// Checks the libraries and programs of all crates. (Code that is shared by tests is not checked.)
 pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use guest::child::{Running, tied};
 use serde_json::Value;
 
+use super::build;
 use super::machine::Machine;
-use super::{Suite, datctl};
 
 /// Path of the process's log in the folder of the run.
 pub const LOG: &str = "beside.log";
@@ -51,15 +51,18 @@ pub struct Held {
 }
 
 impl<'a> Beside<'a> {
-    /// Starts the process that the suite defines.
-    pub fn start(machine: &'a Machine, suite: &Suite) -> Result<Self> {
+    /// Starts the process, if there is a command for it.
+    pub fn start(
+        machine: &'a Machine,
+        command: Option<fn(&Machine) -> Result<Command>>,
+    ) -> Result<Self> {
         std::fs::write(machine.path("run").join(LOG), "")?;
-        let command = suite.beside.map(|command| command(machine));
+        let command = command.map(|command| command(machine));
         let mut beside = Self {
             machine,
             command: command.transpose()?,
             running: None,
-            datctl: datctl()?,
+            datctl: build::datctl()?,
             before: None,
         };
         beside.begin()?;

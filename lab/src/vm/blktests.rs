@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::functions::Slots;
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::{Slots, Suite, beside, nvme, stock};
+use super::suite::Suite;
+use super::{beside, build, nvme, stock};
 use crate::shell;
 
 /// URL of the suite's repository. `BLKTESTS` may name another repository that has the commit.
@@ -171,7 +173,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
 
 /// Returns the command of the target, which has six ports on two adapters.
 fn target(machine: &Machine) -> Result<Command> {
-    let program: PathBuf = super::nvmeofd()?;
+    let program: PathBuf = build::nvmeofd()?;
     let run = machine.path("run");
     let mut settings = format!("[control]\nsocket = \"{}\"\n", beside::CONTROL);
     for port in 0..6 {

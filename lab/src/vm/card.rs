@@ -13,9 +13,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::guest::{KEPT, lines_of};
+use super::functions::Slots;
+use super::guest::KEPT;
 use super::image::{Image, Program};
-use super::{Shown, Slots, Suite, interop};
+use super::log::lines_of;
+use super::suite::{Shown, Suite};
+use super::{build, interop};
 use crate::shell;
 
 /// Name of the server's report of all functions.
@@ -58,7 +61,7 @@ pub fn suite() -> Suite {
         ],
         beside: None,
         lost: None,
-        programs: |_| Ok(vec![("datctl".to_owned(), super::datctl()?)] as Vec<Program>),
+        programs: |_| Ok(vec![("datctl".to_owned(), build::datctl()?)] as Vec<Program>),
         shown: &[
             Shown {
                 step: "lost",

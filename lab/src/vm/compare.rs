@@ -8,10 +8,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
+use super::functions::Slots;
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Slots, Suite, stock};
+use super::stock;
+use super::suite::{PATIENCE, Suite};
 use crate::shell;
 
 /// Kernel modules and packages of a guest that has both targets.

@@ -13,9 +13,11 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use super::c::{self, Source};
+use super::functions::Slots;
 use super::image::Image;
 use super::report::Step;
-use super::{Slots, Suite, stock};
+use super::suite::{PATIENCE, Suite};
+use super::{perftest, stock};
 
 /// One of the suites, each with a guest of its own.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -111,7 +113,7 @@ fn kernel() -> Suite {
         },
         slots: Slots::Linked,
         memory: "2G",
-        patience: super::PATIENCE,
+        patience: PATIENCE,
         serve: &["--profile", "roce", "--report", "report-kernel.txt"],
         beside: None,
         lost: None,
@@ -147,7 +149,7 @@ fn dpdk() -> Suite {
         },
         slots: Slots::Linked,
         memory: "3G",
-        patience: super::PATIENCE,
+        patience: PATIENCE,
         serve: &["--profile", "roce", "--report", "report-dpdk.txt"],
         beside: None,
         lost: None,
@@ -195,7 +197,7 @@ fn judge(step: &Step) -> Result<String> {
         "nfs-umount" | "iser-logout" | "srp-logout" => Ok("gone".to_owned()),
         "kernel-after-tests" => provoked(step),
         name if name.starts_with("ucx-") => ucx(step),
-        name if name.starts_with("sweep-") => sweep(step),
+        name if name.starts_with("sweep-") => perftest::sweep(step),
         name if name.starts_with("fabric-") => fabric(step),
         _ => stock::judge(step),
     }
@@ -258,7 +260,7 @@ fn by_rdma(step: &Step, least: u64) -> Result<String> {
 /// bandwidths, rates.
 fn ucx(step: &Step) -> Result<String> {
     both(step)?;
-    let rows = step.said.iter().map(|line| numbers(line));
+    let rows = step.said.iter().map(|line| perftest::numbers(line));
     let row = rows
         .into_iter()
         .find(|row| row.len() == 8)
@@ -267,44 +269,6 @@ fn ucx(step: &Step) -> Result<String> {
         "{} iterations, {} us, {} MB/s",
         row[0], row[1], row[4]
     ))
-}
-
-/// Returns the numbers at the beginning of a line, which are the columns of a row.
-fn numbers(line: &str) -> Vec<&str> {
-    let columns = line.split_whitespace();
-    columns
-        .take_while(|column| column.parse::<f64>().is_ok())
-        .collect()
-}
-
-/// Checks that perftest's table has every size up to the largest that the transport supports.
-pub(super) fn sweep(step: &Step) -> Result<String> {
-    both(step)?;
-    let header = step.said.iter().rposition(|line| line.contains("#bytes"));
-    let header = header.context("perftest prints no table")?;
-    // perftest prints messages about the processor's clock between rows, and at the end of some rows.
-    let rows = step.said[header + 1..]
-        .iter()
-        .take_while(|line| !line.contains("-----"))
-        .map(|row| numbers(row))
-        .filter(|row| row.len() >= 4);
-    let rows: Vec<Vec<&str>> = rows.collect();
-    let last = rows.last().context("perftest prints no figures")?;
-    let largest: u64 = last[0].parse()?;
-    let sizes = u64::try_from(rows.len())?;
-    let atomic = step.name.contains("atomic");
-    let wanted = match step.name.ends_with("UD") {
-        // UD is limited to the path MTU, which is 1024 because Ethernet's MTU is 1500.
-        true => 1024,
-        false if atomic => 8,
-        false => 8 << 20,
-    };
-    ensure!(largest == wanted, "up to {largest} bytes, not {wanted}");
-    ensure!(
-        atomic || 2_u64.pow(u32::try_from(sizes)?) == wanted,
-        "{sizes} sizes up to {wanted}"
-    );
-    Ok(format!("{sizes} sizes, {largest} bytes: {}", last[3]))
 }
 
 /// Checks that both ends succeeded and that fi_pingpong printed figures. Returns the number of sizes and the last row.
@@ -374,23 +338,6 @@ fn after(line: &str, what: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sweep_that_ends_before_the_largest_size_fails() {
-        let header =
-            "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]";
-        let rows: Vec<String> = (1..=23)
-            .map(|power| format!("{}  10  1.00  2.00  0.1Correlation coefficient", 1 << power))
-            .collect();
-        let mut said: Vec<&str> = vec!["client 0 server 0", header];
-        said.extend(rows.iter().map(String::as_str));
-        let whole = judge(&Step::succeeded("sweep-write-bw", &said));
-        assert_eq!(whole.expect("whole"), "23 sizes, 8388608 bytes: 2.00");
-        assert!(judge(&Step::succeeded("sweep-send-bw-UD", &said)).is_err());
-        said.pop();
-        assert!(judge(&Step::succeeded("sweep-write-bw", &said)).is_err());
-        assert!(judge(&Step::succeeded("sweep-send-bw-UD", &said[..12])).is_ok());
-    }
 
     #[test]
     fn a_client_of_ucx_that_ends_well_without_figures_has_shown_nothing() {

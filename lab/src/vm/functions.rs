@@ -8,9 +8,9 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use guest::child::{Running, tied};
 
-use super::guest::show_tail;
+use super::build;
+use super::log::show_tail;
 use super::machine::Machine;
-use super::{Slots, Suite};
 
 /// Socket of the guest's network device at its end of the wire, as a path in the folder of the run. The function's end
 /// is wire.sock.
@@ -22,6 +22,20 @@ const NUMBER: &str = "%";
 pub const STEER_SOCKET: &str = "steer%.sock";
 /// Log of the servers, as a path in the folder of the run.
 pub const LOG: &str = "functions.log";
+
+/// Simulated functions in the PCI slots of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slots {
+    /// One function, whose link leads to a network device of the guest.
+    Networked,
+    /// Two functions, each with a server of its own. The link of each leads to a process on the host.
+    Wired,
+    /// Two functions on one link.
+    Linked,
+    /// A card: its physical function, then two virtual functions. The script may change their settings in the role of
+    /// the card's administrator ([`Line::Card`](super::serial::Line::Card)).
+    Card,
+}
 
 impl Slots {
     /// Returns the functions' sockets, in the order of their slots.
@@ -110,28 +124,24 @@ impl Servers {
     }
 }
 
-/// Starts the servers of the functions.
-pub fn serve(machine: &Machine, suite: &Suite) -> Result<Servers> {
+/// Starts the servers of the functions in these slots. `more` are arguments of `datctl sim serve` in addition to the
+/// sockets.
+pub fn serve(machine: &Machine, slots: Slots, more: &[&str]) -> Result<Servers> {
     let run = machine.path("run");
     std::fs::create_dir_all(&run)?;
-    let servers = suite.slots.servers();
+    let servers = slots.servers();
     let steered = (0..servers.len()).map(|number| numbered(STEER_SOCKET, number));
-    let sockets = suite.slots.sockets().iter().chain(&[NETWORK_SOCKET]);
+    let sockets = slots.sockets().iter().chain(&[NETWORK_SOCKET]);
     for socket in sockets.map(|&socket| socket.to_owned()).chain(steered) {
         let _ = std::fs::remove_file(run.join(socket));
     }
     std::fs::write(run.join(LOG), "")?;
-    let program = super::datctl()?;
+    let program = build::datctl()?;
     let all = servers.iter().enumerate();
     let all = all.map(|(number, (arguments, sockets))| {
-        let more = suite.serve.iter().map(|word| numbered(word, number));
+        let more = more.iter().map(|word| numbered(word, number));
         let arguments = arguments.iter().map(|&word| word.to_owned()).chain(more);
-        let mut server = serve_some(
-            &program,
-            &run,
-            arguments.collect(),
-            suite.slots == Slots::Card,
-        )?;
+        let mut server = serve_some(&program, &run, arguments.collect(), slots == Slots::Card)?;
         for _ in 0..*sockets {
             let mut line = String::new();
             server.said.read_line(&mut line)?;

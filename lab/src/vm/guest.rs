@@ -17,17 +17,17 @@ use guest::child::{Running, tied};
 use guest::qemu::{Accelerator, Qemu};
 
 use super::beside::{self, Beside};
-use super::functions::{self, NETWORK_SOCKET, Servers, serve};
+use super::functions::{self, NETWORK_SOCKET, Servers, Slots, serve};
+use super::log::{lines_of, show_tail, tail};
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
 use super::serial::Line;
-use super::{Options, Slots, Suite, image};
+use super::suite::Suite;
+use super::{Options, image};
 use crate::shell;
 
 /// Longest time until a log line of the functions' server is in the log.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
-/// Number of the last lines of a step or of a log that are shown after a failure.
-const TAIL: usize = 40;
 /// PCI slot of the network device in a guest with a single function.
 const NETWORK_SLOT: u8 = 8;
 /// File in the folder of the run with the output of the guest's third serial port.
@@ -37,8 +37,8 @@ pub(super) const KEPT: &str = "kept";
 pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
-    let mut functions = serve(machine, suite)?;
-    let mut beside = Beside::start(machine, suite)?;
+    let mut functions = serve(machine, suite.slots, suite.serve)?;
+    let mut beside = Beside::start(machine, suite.beside)?;
     let parameters = format!(
         "quiet only={} seed={} seeds={}",
         options.only.join(","),
@@ -120,8 +120,8 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
 /// Boots a guest whose console is this terminal.
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
-    let _functions = serve(machine, suite)?;
-    let _beside = Beside::start(machine, suite)?;
+    let _functions = serve(machine, suite.slots, suite.serve)?;
+    let _beside = Beside::start(machine, suite.beside)?;
     let mut command = qemu(machine, suite, &initramfs, "vm=shell");
     command.args(["-serial", "mon:stdio"]);
     shell::run(tied(&command))
@@ -292,22 +292,4 @@ fn follow(
 fn answer(qemu: &mut Running, answer: &str) -> Result<()> {
     let guest = qemu.child.stdin.as_mut().context("QEMU's input")?;
     writeln!(guest, "{answer}").context("QEMU reads nothing")
-}
-
-pub(super) fn lines_of(log: &Path) -> Result<Vec<String>> {
-    let bytes = std::fs::read(log).with_context(|| log.display().to_string())?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(text.lines().map(str::to_owned).collect())
-}
-
-fn tail(lines: &[String]) -> &[String] {
-    &lines[lines.len().saturating_sub(TAIL)..]
-}
-
-pub(super) fn show_tail(log: &Path) {
-    let lines = lines_of(log).unwrap_or_default();
-    println!("--- end of {}", log.display());
-    for line in tail(&lines) {
-        println!("    {}", line.trim_end());
-    }
 }

@@ -15,11 +15,12 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use super::c::{self, Source};
-use super::functions::STEER_SOCKET;
+use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::{Step, count_broken};
-use super::{Shown, Slots, Suite, capture, stock};
+use super::suite::{Shown, Suite};
+use super::{build, capture, stock};
 
 /// Packages that every guest of these suites has.
 pub(super) const PACKAGES: &[&str] = &[
@@ -58,8 +59,8 @@ const SOURCES: [Source; 2] = [
 
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let mut programs = c::programs(machine, &SOURCES)?;
-    programs.push(("datctl".to_owned(), super::datctl()?));
-    let (_, ours) = super::example("peer")?;
+    programs.push(("datctl".to_owned(), build::datctl()?));
+    let (_, ours) = build::example("peer")?;
     programs.push(("our-peer".to_owned(), ours));
     Ok(programs)
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::beside::{self, Beside};
-use super::functions::STEER_SOCKET;
+use super::functions::{STEER_SOCKET, Slots};
 use super::image::Image;
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Shown, Slots, Suite, capture, stock};
+use super::suite::{PATIENCE, Shown, Suite};
+use super::{build, capture, stock};
 
 /// Path of the disk in the folder of the run.
 const DISK: &str = "disk.img";
@@ -151,7 +152,7 @@ pub(super) fn adapter(name: &str, number: usize) -> String {
 
 /// Returns the command of the target.
 fn target(machine: &Machine) -> Result<Command> {
-    let program = super::nvmeofd()?;
+    let program = build::nvmeofd()?;
     let run = machine.path("run");
     // The file is not truncated: a target that is started again must find the data written before it was killed.
     let disk = std::fs::File::options()

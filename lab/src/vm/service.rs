@@ -4,11 +4,12 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::functions::STEER_SOCKET;
+use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Slots, Suite, c, nvme, stock, vfio};
+use super::suite::{PATIENCE, Suite};
+use super::{build, c, nvme, stock, vfio};
 
 /// Actions that `guest/service-probe` tries inside the unit and that must succeed.
 const POSSIBLE: [&str; 8] = [
@@ -107,7 +108,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
         std::fs::write(folder.join(name), text)?;
     }
     Ok(vec![
-        ("nvmeofd".to_owned(), super::nvmeofd()?),
+        ("nvmeofd".to_owned(), build::nvmeofd()?),
         ("service".to_owned(), folder),
         c::alone(machine, "handover", include_str!("guest/handover.c"))?,
     ])

@@ -12,10 +12,12 @@ mod subnet;
 use anyhow::{Context, Result, ensure};
 
 use super::c::{self, Source};
+use super::functions::Slots;
 use super::image::Image;
 use super::machine::Machine;
+use super::perftest;
 use super::report::Step;
-use super::{Slots, Suite, foreign};
+use super::suite::{PATIENCE, Suite};
 use crate::shell;
 
 pub use roce::ethernet;
@@ -69,7 +71,7 @@ pub fn infiniband() -> Suite {
         },
         slots: Slots::Linked,
         memory: "1G",
-        patience: super::PATIENCE,
+        patience: PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
         beside: None,
         lost: None,
@@ -142,8 +144,8 @@ pub fn judge(step: &Step) -> Result<String> {
             step.line_with("client 0 server 0")?;
             Ok(step.line_with("success")?.to_owned())
         }
-        name if name.starts_with("ib_") => perftest(step),
-        name if name.starts_with("sweep-") => foreign::sweep(step),
+        name if name.starts_with("ib_") => perftest::figures(step),
+        name if name.starts_with("sweep-") => perftest::sweep(step),
         _ => pingpong(step),
     }
 }
@@ -199,29 +201,6 @@ fn queried(step: &Step) -> Result<String> {
 fn pingpong(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     Ok(step.line_with(" usec/iter")?.trim().to_owned())
-}
-
-/// Returns the figures in the row after perftest's last header.
-fn perftest(step: &Step) -> Result<String> {
-    step.line_with("client 0 server 0")?;
-    let header = step
-        .said
-        .iter()
-        .rposition(|line| line.trim_start().starts_with("#bytes"))
-        .context("perftest prints no table")?;
-    let figures: Vec<&str> = step
-        .said
-        .get(header + 1)
-        .context("perftest prints no figures")?
-        .split_whitespace()
-        .collect();
-    ensure!(figures.len() >= 5, "figures {figures:?}");
-    // The columns are size and iterations; then peak and average bandwidth, or shortest, longest and typical time.
-    Ok(if step.name.ends_with("lat") {
-        format!("{} bytes: typically {} us", figures[0], figures[4])
-    } else {
-        format!("{} bytes: {} MiB/s", figures[0], figures[3])
-    })
 }
 
 /// Words that mark a driver's log line as an error.

@@ -10,10 +10,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::functions::STEER_SOCKET;
+use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
-use super::{PATIENCE, Slots, Suite, c};
+use super::suite::{PATIENCE, Suite};
+use super::{build, c};
 use crate::shell;
 
 /// The guest's script.
@@ -47,16 +48,16 @@ const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
 /// Builds and returns datctl, the NVMe target, the examples, our C program, and the test programs under the names test-PROGRAM.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
-    let mut build = super::cargo_test();
+    let mut build = build::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
     for name in TESTED {
         build.args(["--test", name]);
     }
     let mut programs = vec![
-        ("datctl".to_owned(), super::datctl()?),
-        super::example("demo")?,
-        super::example("daemon")?,
-        ("nvmeofd".to_owned(), super::nvmeofd()?),
+        ("datctl".to_owned(), build::datctl()?),
+        build::example("demo")?,
+        build::example("daemon")?,
+        ("nvmeofd".to_owned(), build::nvmeofd()?),
         c::alone(machine, "handover", include_str!("guest/handover.c"))?,
     ];
     for line in shell::capture(build)?.lines() {

@@ -4,9 +4,10 @@
 use anyhow::{Context, Result, ensure};
 
 use super::FUNCTIONS;
+use crate::vm::functions::Slots;
 use crate::vm::image::Image;
 use crate::vm::report::Step;
-use crate::vm::{PATIENCE, Slots, Suite};
+use crate::vm::suite::{PATIENCE, Suite};
 
 /// Number of times that the functions are unbound and bound.
 const ROUNDS: usize = 3;

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::image::Image;
-use super::super::report::Step;
-use super::super::{Slots, Suite};
+use crate::vm::functions::Slots;
+use crate::vm::image::Image;
+use crate::vm::report::Step;
+use crate::vm::suite::Suite;
 
 /// Name of the report of the requests to the functions.
 const REPORT: &str = "report-subnet.txt";
