@@ -12,10 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Source;
 use super::imports::{self, File, Graph};
 
-/// Pairs of files that still form circles. The check ignores the names that the first file of a pair uses of the second
-/// file. A pair that no longer forms a circle must be removed.
-const KNOWN: &[(&str, &str)] = &[];
-
 /// Checks the libraries and programs of all crates. (Code that is shared by tests is not checked.)
 pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
     let is_root = |path: &str| path.ends_with("/src/lib.rs") || path.ends_with("/main.rs");
@@ -34,7 +30,7 @@ pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
             .collect();
         imports::graph(&root.path, &files)
     });
-    judge(graphs.collect(), KNOWN, breaches);
+    judge(graphs, breaches);
 }
 
 /// A circle: its files, and the names that they use of each other.
@@ -44,43 +40,13 @@ struct Circle {
     edges: Vec<String>,
 }
 
-fn judge(mut graphs: Vec<Graph>, known: &[(&str, &str)], breaches: &mut Vec<String>) {
-    let mut owed = Vec::new();
-    for graph in &mut graphs {
-        let number = |path: &str| graph.files.iter().position(|file| file == path);
-        for (from, to) in known {
-            if let (Some(at), Some(of)) = (number(from), number(to)) {
-                owed.extend(graph.edges[at].remove(&of).map(|names| (*from, *to, names)));
-            }
-        }
-    }
-    for circle in graphs.iter().flat_map(circles) {
+fn judge(graphs: impl Iterator<Item = Graph>, breaches: &mut Vec<String>) {
+    for circle in graphs.flat_map(|graph| circles(&graph)) {
         let edges = circle.edges.join("\n    ");
         breaches.push(format!(
             "{} files need each other:\n    {edges}",
             circle.files.len()
         ));
-    }
-    for (from, to) in known {
-        let makes_one = graphs.iter_mut().any(|graph| {
-            let number = |path: &str| graph.files.iter().position(|file| file == path);
-            let names = owed.iter().find(|owed| (owed.0, owed.1) == (*from, *to));
-            let (Some(at), Some(of), Some((.., names))) = (number(from), number(to), names) else {
-                return false;
-            };
-            graph.edges[at].insert(of, names.clone());
-            // The number of circles is not compared, because this edge may only make an existing circle larger.
-            let makes_one = circles(graph)
-                .iter()
-                .any(|circle| [from, to].iter().all(|file| circle.files.contains(**file)));
-            graph.edges[at].remove(&of);
-            makes_one
-        });
-        if !makes_one {
-            breaches.push(format!(
-                "lab/src/tidy/circles.rs: {from} and {to} make no circle any more: take them out of KNOWN"
-            ));
-        }
     }
 }
 
@@ -316,60 +282,20 @@ mod tests {
     }
 
     #[test]
-    fn a_known_circle_passes_and_one_that_is_gone_does_not() {
+    fn a_circle_is_a_breach_that_tells_its_files_and_their_names() {
         let sources = [
             ("src/lib.rs", "mod a;\nmod b;"),
             ("src/a.rs", "use crate::b::B;\npub struct A;"),
             ("src/b.rs", "use crate::a::A;\npub struct B;"),
         ];
-        let judged = |known: &[(&str, &str)]| {
-            let files = sources.map(|(path, text)| File { path, text });
-            let mut breaches = Vec::new();
-            judge(
-                vec![imports::graph("src/lib.rs", &files)],
-                known,
-                &mut breaches,
-            );
-            breaches
-        };
-        assert_eq!(judged(&[("src/b.rs", "src/a.rs")]), Vec::<String>::new());
-        assert_eq!(
-            judged(&[]),
-            [
-                "2 files need each other:\n    src/a.rs needs B of src/b.rs\n    src/b.rs needs A of src/a.rs"
-            ]
-        );
-        assert_eq!(
-            judged(&[("src/b.rs", "src/a.rs"), ("src/lib.rs", "src/a.rs")]),
-            [
-                "lab/src/tidy/circles.rs: src/lib.rs and src/a.rs make no circle any more: take them out of KNOWN"
-            ]
-        );
-    }
-
-    #[test]
-    fn a_known_circle_is_known_beside_another_one_of_its_files() {
-        let sources = [
-            ("src/lib.rs", "mod a;\nmod b;\nmod c;"),
-            (
-                "src/a.rs",
-                "use crate::b::B;\nuse crate::c::C;\npub struct A;",
-            ),
-            ("src/b.rs", "use crate::a::A;\npub struct B;"),
-            ("src/c.rs", "use crate::a::A;\npub struct C;"),
-        ];
         let files = sources.map(|(path, text)| File { path, text });
         let mut breaches = Vec::new();
-        let known = [("src/b.rs", "src/a.rs")];
-        judge(
-            vec![imports::graph("src/lib.rs", &files)],
-            &known,
-            &mut breaches,
-        );
+        let graph = imports::graph("src/lib.rs", &files);
+        judge([graph].into_iter(), &mut breaches);
         assert_eq!(
             breaches,
             [
-                "2 files need each other:\n    src/a.rs needs C of src/c.rs\n    src/c.rs needs A of src/a.rs"
+                "2 files need each other:\n    src/a.rs needs B of src/b.rs\n    src/b.rs needs A of src/a.rs"
             ]
         );
     }
