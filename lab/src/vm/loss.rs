@@ -7,10 +7,12 @@
 
 use anyhow::{Context, Result, ensure};
 
+use super::functions::{self, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Slots, Suite, compare, functions, stock};
+use super::suite::{PATIENCE, Suite};
+use super::{compare, stock};
 
 /// Profile of a card without adaptive retransmission, and its path in the folder of the run.
 const WITHOUT: &str = "\
