@@ -87,6 +87,36 @@ fn wait_until(hca: &mut Hca, end: driver::Instant) -> Result<(), MlxError> {
     Ok(())
 }
 
+/// Firmware that clears the command queue's address at INIT_HCA shows no resets by others. Whatever it shows in place of
+/// the address later is no reset, and the device works on.
+#[test]
+fn firmware_that_clears_the_queue_address_at_init_hca_is_not_taken_for_reset_by_others() {
+    let double = Double::new();
+    double.state().clears_queue_address = true;
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    double.state().set_register(0x10, 7);
+    let end = hca.now() + Duration::from_secs(30);
+    wait_until(&mut hca, end).expect("alive");
+    hca.exec(&NopIn::new()).expect("it answers");
+    let report = hca.close().expect("teardown");
+    assert_eq!(report.dead, None);
+    assert_eq!(double.state().violations, [""; 0]);
+}
+
+/// A device that shows another address of the command queue than before was reset by another program.
+#[test]
+fn another_queue_address_than_after_init_hca_is_a_reset_by_others() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    double.state().set_register(0x10, 7);
+    let end = hca.now() + Duration::from_secs(30);
+    let error = wait_until(&mut hca, end).expect_err("dead");
+    assert!(
+        matches!(error, MlxError::Dead(DeadCause::ResetByOthers)),
+        "{error}"
+    );
+}
+
 /// A device whose health counter stands still is dead only if it does not answer a command. Busy firmware may stop the
 /// counter and recover; Linux only reports that (`health.c` `poll_health`).
 #[test]

@@ -127,6 +127,10 @@ pub struct State {
     pub forgets_lists: bool,
     /// Time that the firmware asks for to return its pages: `reclaim_pages_to` of register DTOR.
     pub reclaim_limit: u32,
+    /// True if INIT_HCA clears the command queue's address in the initialization segment.
+    pub clears_queue_address: bool,
+    /// Address of the command queue that INIT_HCA has cleared.
+    cleared_queue: Option<u64>,
 }
 
 /// The device double.
@@ -217,6 +221,8 @@ impl Double {
                     unicast: vec![[0, 0, 0x02, 0xde, 0xad, 0, 0, 1]],
                     forgets_lists: false,
                     reclaim_limit: 0,
+                    clears_queue_address: false,
+                    cleared_queue: None,
                 }),
                 clock: Arc::new(ManualClock {
                     now: AtomicU64::new(1_000_000),
@@ -361,6 +367,7 @@ impl State {
 
     /// Sets the registers to their values after a reset.
     fn wake(&mut self) {
+        self.cleared_queue = None;
         self.bar.fill(0, BAR_BYTES, 0);
         self.set_register(0x00, 35 << 16 | 16);
         self.set_register(0x04, self.interface);
@@ -377,7 +384,9 @@ impl State {
     }
 
     fn queue(&self) -> u64 {
-        u64::from(self.register(0x10)) << 32 | u64::from(self.register(0x14) & 0xffff_f000)
+        self.cleared_queue.unwrap_or_else(|| {
+            u64::from(self.register(0x10)) << 32 | u64::from(self.register(0x14) & 0xffff_f000)
+        })
     }
 
     fn entry(&self, slot: usize) -> u64 {
@@ -568,6 +577,11 @@ impl State {
         let mut output = vec![0u8; command.output_bytes];
         let argument = u32::from_be_bytes(command.input[8..12].try_into().expect("4 bytes"));
         match command.opcode {
+            0x102 if self.clears_queue_address => {
+                self.cleared_queue = Some(self.queue());
+                self.set_register(0x10, 0);
+                self.set_register(0x14, self.register(0x14) & 0xfff);
+            }
             0x10a => output[0x6c..0x70].copy_from_slice(&self.issi.to_be_bytes()),
             0x107 => {
                 let pages = self.wants.get(&command.op_mod).copied().unwrap_or(0);
