@@ -583,16 +583,7 @@ impl Recorder {
             let (mut now, mut before) = (output.capability().to_vec(), page.current.clone());
             self.redact(&mut now);
             self.redact(&mut before);
-            let both = now.chunks(4).zip(before.chunks(4));
-            let changed = both.enumerate().filter(|(_, (now, before))| now != before);
-            lines.extend(changed.map(|(at, (now, before))| {
-                let at = at * 4;
-                format!(
-                    "page {name} behind INIT_HCA: {at:#05x} reads{} instead of{}",
-                    words(now),
-                    words(before)
-                )
-            }));
+            lines.extend(changed_dwords(name, &now, &before));
         }
         if lines.is_empty() {
             lines.push("pages behind INIT_HCA: as before".to_owned());
@@ -737,6 +728,22 @@ impl Recorder {
     }
 }
 
+/// Returns a line for each dword in which a capability page differs from its contents before INIT_HCA.
+fn changed_dwords(name: &str, now: &[u8], before: &[u8]) -> Vec<String> {
+    let both = now.chunks(4).zip(before.chunks(4)).enumerate();
+    let changed = both.filter(|(_, (now, before))| now != before);
+    changed
+        .map(|(at, (now, before))| {
+            let at = at * 4;
+            format!(
+                "page {name} behind INIT_HCA: {at:#05x} reads{} instead of{}",
+                words(now),
+                words(before)
+            )
+        })
+        .collect()
+}
+
 fn identity(control: &Control) -> Result<Identity, MlxError> {
     let function = &control.function;
     Ok(Identity {
@@ -863,4 +870,21 @@ fn list(out: &mut String, name: &str, lines: &[String]) -> std::fmt::Result {
         writeln!(out, "    {line:?},")?;
     }
     writeln!(out, "]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dword_that_init_hca_changes_is_named_by_its_offset_and_both_values() {
+        let before: Vec<u8> = (0..0x40).collect();
+        assert_eq!(changed_dwords("GENERAL", &before, &before), [""; 0]);
+        let mut now = before.clone();
+        now[0x1d] = 0;
+        assert_eq!(
+            changed_dwords("GENERAL", &now, &before),
+            ["page GENERAL behind INIT_HCA: 0x01c reads 1c001e1f instead of 1c1d1e1f"]
+        );
+    }
 }
