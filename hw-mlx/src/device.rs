@@ -22,7 +22,8 @@ use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::{AsyncEvent, NetworkEvent};
 use crate::gid::{self, GidEntry, Use};
 use crate::instance::read_only::ReadOnlySession;
-use crate::instance::{self, Listener, Own, Shared};
+use crate::instance::{self, Found, Listener, Own, Shared};
+use crate::mkey::Relaxed;
 use crate::pages::PageCounts;
 use crate::recorder::Recorder;
 use crate::report::BringupReport;
@@ -736,6 +737,12 @@ impl Hca {
             u32::from(self.shared.found.hardware.device_id),
             u32::from(self.shared.found.hardware.revision),
         )
+    }
+
+    /// Returns how the device may reorder accesses to a region whose key allows it.
+    pub(crate) fn relaxed(&self) -> Relaxed {
+        let Found { caps, hardware, .. } = &self.shared.found;
+        Relaxed::of(caps.general(), hardware.relaxed_ordering)
     }
 
     /// Returns the firmware version: major, minor, sub-minor.

@@ -28,7 +28,7 @@ use rdma_types::Access;
 
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
-use mlx_prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
+use mlx_prm::{CmdHcaCap, CreateMkeyIn, DestroyMkeyIn, Mkc};
 
 /// Maximum bytes of a key's translation table. It bounds the mailboxes of one command. A region of 2^38 bytes needs 2
 /// KiB of table with pages of 1 GiB.
@@ -114,13 +114,27 @@ pub struct KeyRequest {
     pub may_have_windows: bool,
 }
 
-/// Capabilities of the device to reorder its memory accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
+/// Abilities of the function to reorder its memory accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relaxed {
     /// The device's writes may pass earlier writes.
     pub write: bool,
     /// Read data may arrive at the device before its earlier writes are done.
     pub read: bool,
+}
+
+impl Relaxed {
+    /// Returns the abilities of a function with these capabilities. `by_pci` is the bit Enable Relaxed Ordering of its
+    /// PCI configuration. Reads need this bit if the device has only `relaxed_ordering_read_pci_enabled` (Linux
+    /// `mr.c` `set_mkc_access_pd_addr_fields`). The driver reads the bit once, at bring-up.
+    #[must_use]
+    pub fn of(general: &CmdHcaCap, by_pci: bool) -> Self {
+        Self {
+            write: general.relaxed_ordering_write(),
+            read: general.relaxed_ordering_read()
+                || general.relaxed_ordering_read_pci_enabled() && by_pci,
+        }
+    }
 }
 
 impl KeyRequest {
@@ -210,12 +224,7 @@ pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u
         });
     }
     let pg_access = hca.caps().general().pg();
-    let general = hca.caps().general();
-    let relaxed = Relaxed {
-        write: general.relaxed_ordering_write(),
-        read: general.relaxed_ordering_read(),
-    };
-    let command = request.command(&translation, pg_access, relaxed);
+    let command = request.command(&translation, pg_access, hca.relaxed());
     let answer = hca.exec_with(&command, &translation.table(pg_access))?;
     let index = answer.mkey_index();
     Ok((index, index << 8 | u32::from(request.variant)))
@@ -398,6 +407,7 @@ mod tests {
         );
         assert!(!command.pg_access() && !context.free() && !context.length64());
     }
+
     /// Relaxed ordering is set only for regions that peers cannot write, and only if the device supports it. Linux sets
     /// both bits if `IB_ACCESS_RELAXED_ORDERING` is requested and the device has them (mlx5_ib
     /// `set_mkc_access_pd_addr_fields`).
@@ -441,6 +451,29 @@ mod tests {
                 context.relaxed_ordering_read(),
             );
             assert_eq!(set, expected, "{access:?}, windows {windows}, {relaxed:?}");
+        }
+    }
+
+    /// Relaxed reads need the capability `relaxed_ordering_read`, or both `relaxed_ordering_read_pci_enabled` and the
+    /// bit of PCI configuration. Relaxed writes need their own capability only.
+    #[test]
+    fn reads_are_relaxed_by_their_capability_or_by_that_of_pci_and_its_bit() {
+        for (write, read, with_pci, by_pci, expected) in [
+            (false, false, false, true, (false, false)),
+            (true, false, false, false, (true, false)),
+            (false, true, false, false, (false, true)),
+            (false, false, true, false, (false, false)),
+            (false, false, true, true, (false, true)),
+            (true, true, true, false, (true, true)),
+        ] {
+            let mut general = CmdHcaCap::new();
+            general
+                .set_relaxed_ordering_write(write)
+                .set_relaxed_ordering_read(read)
+                .set_relaxed_ordering_read_pci_enabled(with_pci);
+            let relaxed = Relaxed::of(&general, by_pci);
+            let case = (write, read, with_pci, by_pci);
+            assert_eq!((relaxed.write, relaxed.read), expected, "{case:?}");
         }
     }
 }

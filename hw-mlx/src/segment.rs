@@ -26,6 +26,12 @@ const EMBEDDED_CPU: u32 = 1 << 23;
 const CONFIG_VENDOR: u16 = 0x00;
 const CONFIG_DEVICE: u16 = 0x02;
 const CONFIG_REVISION: u16 = 0x08;
+/// Offset in configuration space of the pointer to the first capability.
+const CONFIG_CAPABILITIES: u16 = 0x34;
+/// PCI Express capability, the offset of Device Control in it, and the bit Enable Relaxed Ordering.
+const PCI_EXPRESS: u8 = 0x10;
+const DEVICE_CONTROL: u16 = 0x08;
+const ENABLE_RELAXED_ORDERING: u16 = 1 << 4;
 /// Longest time limit that is accepted. No device asks for a longer one; a longer value means that the device does
 /// not answer.
 const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
@@ -108,7 +114,7 @@ pub(crate) fn time_limit(unit: u32, value: u32) -> Duration {
     limit.min(LONGEST_LIMIT)
 }
 
-/// Identity of the function.
+/// Identity of the function, and what its PCI configuration allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hardware {
     /// PCI device id.
@@ -117,9 +123,12 @@ pub(crate) struct Hardware {
     pub(crate) revision: u8,
     /// Firmware major, minor, sub-minor.
     pub(crate) firmware: (u16, u16, u16),
+    /// True if PCI configuration allows the function's accesses to pass others (Enable Relaxed Ordering). In a virtual
+    /// function the bit reads 0, because the physical function's bit decides (PCI Express Base Specification, SR-IOV).
+    pub(crate) relaxed_ordering: bool,
 }
 
-/// Reads the identity of the function.
+/// Reads the identity of the function, and what its PCI configuration allows.
 pub(crate) fn hardware(
     function: &Function,
     registers: &Block<InitSegment>,
@@ -130,7 +139,35 @@ pub(crate) fn hardware(
         device_id: function.config_read_u16(CONFIG_DEVICE)?,
         revision: function.config_read_u8(CONFIG_REVISION)?,
         firmware: (major, minor, sub_minor),
+        relaxed_ordering: relaxed_ordering(function)?,
     })
+}
+
+/// Reads the bit Enable Relaxed Ordering of the function; false if it has no PCI Express capability (Linux
+/// `pcie_relaxed_ordering_enabled`).
+fn relaxed_ordering(function: &Function) -> Result<bool, MlxError> {
+    let Some(place) = capability(function, PCI_EXPRESS)? else {
+        return Ok(false);
+    };
+    let control = function.config_read_u16(place + DEVICE_CONTROL)?;
+    Ok(control & ENABLE_RELAXED_ORDERING != 0)
+}
+
+/// Returns the offset of the capability with this ID in the PCI capability list; `None` if it is not in the list.
+pub(crate) fn capability(function: &Function, id: u8) -> Result<Option<u16>, MlxError> {
+    let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
+    // The list lies in 192 bytes, in steps of four, so it has at most 48 entries.
+    for _ in 0..48 {
+        if at < 0x40 {
+            break;
+        }
+        let place = u16::from(at & !3);
+        if function.config_read_u8(place)? == id {
+            return Ok(Some(place));
+        }
+        at = function.config_read_u8(place + 1)?;
+    }
+    Ok(None)
 }
 
 /// Returns the upper and the lower half of a register.

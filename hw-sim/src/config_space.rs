@@ -40,6 +40,8 @@ const DEVICE_CONTROL: usize = CAP_PCIE + 8;
 const COMMAND_BUS_MASTER: u8 = 0x04;
 /// Bit 15 of Device Control (Initiate FLR), as a mask of the register's upper byte.
 const INITIATE_FLR: u8 = 0x80;
+/// Bit 4 of Device Control.
+const ENABLE_RELAXED_ORDERING: u8 = 0x10;
 
 /// Effect of a configuration write on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +123,11 @@ impl ConfigSpace {
     /// Returns whether the function may start DMA and interrupts.
     pub fn bus_master(&self) -> bool {
         self.bytes[COMMAND] & COMMAND_BUS_MASTER != 0
+    }
+
+    /// Returns whether the function's accesses may pass others (Device Control, Enable Relaxed Ordering).
+    pub fn relaxed_ordering(&self) -> bool {
+        self.bytes[DEVICE_CONTROL] & ENABLE_RELAXED_ORDERING != 0
     }
 
     /// Restores power-on values, as a function-level reset does. The PCI core of the host, not the device, restores

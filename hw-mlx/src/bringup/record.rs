@@ -64,7 +64,6 @@ const PROTO_ETHERNET: u8 = 4;
 const CONFIG_VENDOR: u16 = 0x00;
 const CONFIG_SUBCLASS: u16 = 0x0a;
 const CONFIG_SUBSYSTEM: u16 = 0x2e;
-const CONFIG_CAPABILITIES: u16 = 0x34;
 const CAP_MSIX: u8 = 0x11;
 /// Bytes that replace the MAC in a record; `NO_GUID` replaces GUIDs.
 const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
@@ -757,19 +756,10 @@ fn identity(control: &Control) -> Result<Identity, MlxError> {
 
 /// Returns the number of entries of the MSI-X table, from the PCI capability list; 1 if the function has no MSI-X.
 fn vectors(function: &Function) -> Result<u16, MlxError> {
-    let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
-    // The list lies in 192 bytes, in steps of four, so it has at most 48 entries.
-    for _ in 0..48 {
-        if at < 0x40 {
-            break;
-        }
-        let place = u16::from(at & !3);
-        if function.config_read_u8(place)? == CAP_MSIX {
-            return Ok((function.config_read_u16(place + 2)? & 0x7ff) + 1);
-        }
-        at = function.config_read_u8(place + 1)?;
-    }
-    Ok(1)
+    let Some(place) = segment::capability(function, CAP_MSIX)? else {
+        return Ok(1);
+    };
+    Ok((function.config_read_u16(place + 2)? & 0x7ff) + 1)
 }
 
 fn general(page: &[u8]) -> Option<CmdHcaCap> {

@@ -11,6 +11,7 @@ mod double;
 mod ethernet;
 mod health;
 mod instances;
+mod keys;
 mod queues;
 mod record;
 mod resize;

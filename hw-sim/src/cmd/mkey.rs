@@ -112,8 +112,11 @@ fn check_context(cmd: &Cmd<'_>, context: &Mkc, pg_access: bool) -> Result<(), Re
     if mode > MODE_KSM && (mode != MODE_MEMIC || !caps.device_memory()) {
         return Err(refuse!(BAD_PARAM, "access mode", "{mode:#x}"));
     }
+    // Linux sets the read bit in these cases (`mr.c` `set_mkc_access_pd_addr_fields`).
+    let may_relax_reads = caps.relaxed_ordering_read()
+        || caps.relaxed_ordering_read_pci_enabled() && cmd.nic.config.relaxed_ordering();
     let ordering = context.relaxed_ordering_write() && !caps.relaxed_ordering_write()
-        || context.relaxed_ordering_read() && !caps.relaxed_ordering_read();
+        || context.relaxed_ordering_read() && !may_relax_reads;
     if ordering {
         return Err(refuse!(
             BAD_PARAM,

@@ -1,6 +1,7 @@
 //! Tests of object rules: objects that must exist, objects in use, ranges. Each rule is tested with valid and with
 //! invalid commands.
 
+use driver::Device as _;
 use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -337,6 +338,43 @@ fn keys_with_features_the_function_lacks_are_refused() {
             .set_lr(true);
         edit(create.memory_key_mkey_entry_mut());
         assert_eq!(bench.status(&create), status, "{what}");
+    }
+}
+
+/// Relaxed reads need `relaxed_ordering_read`, or both `relaxed_ordering_read_pci_enabled` and the bit Enable Relaxed
+/// Ordering of PCI configuration, which is set at power-on.
+#[test]
+fn relaxed_reads_are_refused_without_their_capability_and_without_the_bit_of_pci() {
+    for (read, with_pci, by_pci, status) in [
+        (false, false, true, CmdStatus::BAD_PARAM),
+        (true, false, false, CmdStatus::OK),
+        (false, true, true, CmdStatus::OK),
+        (false, true, false, CmdStatus::BAD_PARAM),
+    ] {
+        let mut profile = modest();
+        profile.general.set(|page| {
+            page.set_relaxed_ordering_read(read)
+                .set_relaxed_ordering_read_pci_enabled(with_pci);
+        });
+        let (mut bench, resources) = Bench::usable(profile);
+        let mut control = [0; 2];
+        bench.function.config_read(0x68, &mut control);
+        assert_eq!(control[0] & 0x10, 0x10);
+        if !by_pci {
+            bench
+                .function
+                .config_write(0x68, &[control[0] & !0x10, control[1]]);
+        }
+        let mut create = CreateMkeyIn::new();
+        create
+            .memory_key_mkey_entry_mut()
+            .set_pd(resources.pd)
+            .set_qpn(0xff_ffff)
+            .set_length64(true)
+            .set_lr(true)
+            .set_relaxed_ordering_read(true);
+        let case = (read, with_pci, by_pci);
+        assert_eq!(bench.status(&create), status, "{case:?}");
     }
 }
 
