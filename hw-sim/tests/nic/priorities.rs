@@ -165,11 +165,14 @@ fn without_the_capability_there_are_no_traffic_classes() {
 }
 
 /// A card with the general bit `qos` has the QoS capability page. Linux reads that page if the bit is set
-/// (`mlx5_query_hca_caps` in fw.c).
+/// (`mlx5_query_hca_caps` in fw.c). All its bytes are 0, because the card has neither packet pacing nor scheduling
+/// elements.
 #[test]
-fn a_card_with_qos_has_the_page_of_it() {
+fn a_card_with_qos_has_the_page_of_it_and_the_page_is_zero() {
     let mut bench = Bench::usable(modest()).0;
-    assert!(bench.capability(CapType::QOS.current()).is_ok());
+    for op_mod in [CapType::QOS.max(), CapType::QOS.current()] {
+        assert_eq!(bench.capability(op_mod), Ok([0; 0x1000]), "{op_mod:#x}");
+    }
 }
 
 /// The simulated transceiver module has an EEPROM of one page. The test reads it in the pieces that Linux'
