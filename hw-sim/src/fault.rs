@@ -4,10 +4,10 @@
 //! not at all, firmware that stops in one of the ways that the health buffer reports, a device that is removed.
 //!
 //! A command fault waits for its opcode and is consumed by it. Only such a fault can be planned for later
-//! ([`Fault::Later`]). Page starvation, growth, lost interrupts, lost doorbells, stuck queues and lost completions wait
-//! for their events in the same way. All faults that wait survive a reset of the function, because a driver begins
-//! with a reset. They end when they are used up or by [`Sim::mend`](crate::Sim::mend). All other faults take effect at
-//! once.
+//! ([`Fault::Later`]). Page starvation, growth, lost interrupts, lost doorbells, stuck queues, lost completions and
+//! damaged data wait for their events in the same way. All faults that wait survive a reset of the function, because a
+//! driver begins with a reset. They end when they are used up or by [`Sim::mend`](crate::Sim::mend). All other faults
+//! take effect at once.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -116,6 +116,13 @@ pub enum Fault {
         /// Number of entries that are still written.
         spared: u32,
     },
+    /// After the next `spared` writes of data through memory keys, the first byte of each write arrives inverted. Only
+    /// [`mend`](crate::Sim::mend) ends this fault; resets do not.
+    DamagedData {
+        /// Number of writes that are still right. A packet of a message is a write, or several if its buffer has
+        /// several segments.
+        spared: u32,
+    },
     /// A command fault that takes effect after a number of matching commands have passed unaffected.
     // A recording stores fault and number separately, so that a record contains no nested fault. A skipped variant must
     // be the last, because variants after it would be read with other numbers than they were written with.
@@ -193,7 +200,7 @@ impl Planned {
     }
 }
 
-/// Injected faults that wait for a command, a page, an interrupt, a doorbell or a completion.
+/// Injected faults that wait for a command, a page, an interrupt, a doorbell, a completion or a write of data.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     planned: Vec<Planned>,
@@ -205,6 +212,7 @@ pub struct FaultPlan {
     fetches: Spared,
     stuck: bool,
     completions: Spared,
+    data: Spared,
     met: Meetings,
 }
 
@@ -256,7 +264,8 @@ impl Fault {
             | Self::LinkUp
             | Self::LostDoorbells { .. }
             | Self::StuckQueues { .. }
-            | Self::LostCompletions { .. } => false,
+            | Self::LostCompletions { .. }
+            | Self::DamagedData { .. } => false,
         }
     }
 }
@@ -329,6 +338,10 @@ impl FaultPlan {
             }
             Fault::LostCompletions { spared } => {
                 self.completions = Spared(Some(spared));
+                return true;
+            }
+            Fault::DamagedData { spared } => {
+                self.data = Spared(Some(spared));
                 return true;
             }
             Fault::PageRequest { .. }
@@ -406,6 +419,12 @@ impl FaultPlan {
     /// Counts an entry of a completion queue, and returns whether it is lost.
     pub fn loses_completion(&mut self) -> bool {
         self.completions.is_lost()
+    }
+
+    /// Counts a write of data through a memory key, and returns whether its data is damaged.
+    #[inline]
+    pub fn damages_data(&mut self) -> bool {
+        self.data.is_lost()
     }
 
     /// Counts a command that creates an object. Returns the number of pages for which it must wait, if it must.

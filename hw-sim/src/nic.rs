@@ -530,6 +530,7 @@ impl Nic {
             | Fault::LostDoorbells { .. }
             | Fault::StuckQueues { .. }
             | Fault::LostCompletions { .. }
+            | Fault::DamagedData { .. }
             | Fault::Later { .. }
             | Fault::Growth { .. } => {}
         }

@@ -247,8 +247,9 @@ impl Host for View<'_> {
         va: u64,
         data: &[u8],
     ) -> Result<(), KeyError> {
-        let mut rest = data;
-        let (pieces, memory) = self.pieces(key, scope, va, rest.len() as u64, true)?;
+        let (pieces, memory) = self.pieces(key, scope, va, data.len() as u64, true)?;
+        let damaged = self.nic.faults.damages_data().then(|| damaged(data));
+        let mut rest = damaged.as_deref().unwrap_or(data);
         for piece in &pieces {
             let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
             match memory {
@@ -466,6 +467,15 @@ impl Host for View<'_> {
     fn atomic_reply_big_endian(&self) -> bool {
         self.nic.caps.atomic.atomic_req_8B_endianness_mode() == 0
     }
+}
+
+/// Returns data whose first byte is inverted ([`Fault::DamagedData`](crate::Fault::DamagedData)).
+fn damaged(data: &[u8]) -> Vec<u8> {
+    let mut damaged = data.to_vec();
+    if let Some(first) = damaged.first_mut() {
+        *first = !*first;
+    }
+    damaged
 }
 
 /// Returns the result in a form for the log, which contains no addresses.

@@ -109,6 +109,32 @@ fn wrong<T: std::fmt::Debug>(outcome: Result<T, Box<dyn std::error::Error>>, par
 }
 
 #[test]
+fn self_test_finds_lost_doorbells_and_lost_completions_and_names_the_layer_and_what_to_check() {
+    for (fault, layer, advice) in [
+        (
+            Fault::LostDoorbells { spared: 0 },
+            "the self test ends at the layer doorbell: Send: 0 of 2 completions",
+            "; the device did not read the doorbell record: the UAR page",
+        ),
+        (
+            Fault::LostCompletions { spared: 0 },
+            "the self test ends at the layer completion: Send: 0 of 2 completions",
+            "; the request was fetched: the completion queue's pages",
+        ),
+    ] {
+        let fabric = pair();
+        let test = || {
+            let function = subject(&fabric, A).function()?;
+            crate::selftest::sentence(function)
+        };
+        let said = found(test());
+        assert!(said.ends_with("compared; interrupts come"), "{said}");
+        inject(&fabric, &fault);
+        wrong(test(), &[layer, advice]);
+    }
+}
+
+#[test]
 fn bring_up_finds_nothing_on_a_good_function_and_names_the_time_and_the_command_on_a_bad_one() {
     let fabric = pair();
     assert!(found(lines::bring_up(&subject(&fabric, A))).starts_with("10 times, "));

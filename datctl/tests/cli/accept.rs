@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::served::{Served, datctl, json};
 use crate::tree::{PF0, Tree, VF};
@@ -41,6 +41,13 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
         "{report:#}"
     );
     assert_eq!(report["simulated"], true);
+    // The self test is first: what it finds fails every other line.
+    let first = &report["rows"][0];
+    assert_eq!(
+        (&first["line"], &first["verdict"]),
+        (&json!("self test"), &json!("ok")),
+        "{first}"
+    );
     for name in ["e-switch", "DTOs", "connections", "kill", "perf", "soak"] {
         let (verdict, found) = line(&report, name);
         assert_eq!(verdict, "ok", "{name}: {found}");

@@ -110,6 +110,28 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
     assert_eq!(failed.layer, Layer::Interrupt, "{failed}");
 }
 
+/// Bytes that arrive damaged are named with their place and values. The first packets of a Send are spared, then those
+/// of the RDMA Write, too.
+#[test]
+fn bytes_that_arrive_damaged_are_named_as_the_layer_of_data() {
+    /// Number of packets of a message: 16 KiB, at the path MTU of the default port.
+    const PACKETS: u32 = 16;
+    for (spared, said) in [
+        (0, "Send: byte 0x0 is 0xfb, 0x04 was sent"),
+        (PACKETS, "RDMA Write: byte 0x0 is 0xf5, 0x0a was sent"),
+        (2 * PACKETS - 1, "RDMA Write: byte 0x3c00 is "),
+        (2 * PACKETS, "RDMA Read: byte 0x0 is 0xf6, 0x09 was sent"),
+    ] {
+        let (sim, function) = world(Profile::default());
+        sim.inject(&function, &Fault::DamagedData { spared });
+        let failed = test(&function).expect_err("a byte differs");
+        assert_eq!(failed.layer, Layer::Data, "{failed}");
+        assert!(failed.what.starts_with(said), "{failed}");
+        sim.mend(&function);
+        test(&function).expect("it is as good as before");
+    }
+}
+
 /// The self-test names the layer in which a request is lost. Each fault survives the reset at the start of the test,
 /// and affects the Send, the RDMA Write after it, or the RDMA Read after that.
 #[test]
