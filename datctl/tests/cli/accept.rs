@@ -187,6 +187,30 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
     assert!(found.contains("port 7174"), "{found}");
 }
 
+/// If nobody has the peer's address, the line fails with the neighbour that was not found. Its sentence tells this cause
+/// first.
+#[test]
+fn a_peer_whose_address_nobody_has_is_not_ok_and_told_from_one_that_refuses() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let function = "sim:a,time=virtual,address=10.0.0.1/24";
+    let (code, report) = accept(
+        directory.path(),
+        &[function, "--peer", "10.0.0.77", "--only", "kernel peer"],
+    );
+    assert_eq!((code, &report["ok"]), (Some(1), &json!(false)));
+    let rows = report["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["line"] == "kernel peer");
+    let row = row.expect("the line");
+    assert_eq!(row["verdict"], "not ok", "{row}");
+    let found = row["found"].as_str().expect("text");
+    assert!(found.starts_with("10.0.0.77 port 7174: "), "{found}");
+    let apart = row["apart"].as_str().expect("a sentence");
+    assert!(
+        apart.starts_with("If the neighbour is not found"),
+        "{apart}"
+    );
+}
+
 #[test]
 fn functions_that_are_gone_fail_every_line_that_opens_them_and_the_run_goes_on_to_its_end() {
     let served = Served::new(&["--faults", "0:removal@0s"]);
