@@ -425,6 +425,56 @@ fn notices_replacements() -> bool {
     notices
 }
 
+/// Maps three pages and unmaps the second one. The kernel places mappings from the top of the address space down, so no
+/// other thread maps anything into the hole.
+fn pages_with_a_hole() -> NonNull<u8> {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+    let place = std::num::NonZeroUsize::new(0x10_0000_0000);
+    let length = std::num::NonZeroUsize::new(3 * page_bytes()).unwrap();
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+    // SAFETY: the flags replace no pages.
+    let base = unsafe {
+        mmap_anonymous(
+            place,
+            length,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            flags,
+        )
+    };
+    let first: NonNull<u8> = base.unwrap().cast();
+    // SAFETY: the second page of the mapping.
+    unmap(unsafe { first.add(page_bytes()) }, page_bytes());
+    first
+}
+
+#[test]
+fn memory_whose_second_page_is_unmapped_cannot_be_lent_and_leaves_no_mapping() {
+    let device = Double::new();
+    let function = device.function();
+    let page = page_bytes();
+    let first = pages_with_a_hole();
+    for (offset, bytes) in [
+        (0, page + 1),
+        (0, 3 * page),
+        (page - 1, 2),
+        (page + 1, page),
+    ] {
+        let start = first.as_ptr().wrapping_add(offset);
+        // SAFETY: refused memory is not accessed.
+        let refused = unsafe { LentMemory::new(&function, start, bytes) }.expect_err("a hole");
+        assert!(
+            matches!(refused, DmaError::NotMapped { .. }) && refused.to_string().contains("EFAULT"),
+            "{refused}"
+        );
+        assert_eq!(device.mappings(), [], "{offset:#x}+{bytes:#x}");
+    }
+    // SAFETY: the page stays mapped until `lent` was dropped.
+    let lent = unsafe { LentMemory::new(&function, first.as_ptr(), page) }.expect("it is there");
+    assert_eq!(device.mappings().len(), 1);
+    drop(lent);
+    unmap(first, 3 * page);
+}
+
 #[test]
 fn memory_that_is_not_there_cannot_be_lent() {
     let device = Double::new();

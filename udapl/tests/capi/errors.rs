@@ -4,13 +4,15 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
-use std::ptr::{null, null_mut};
+use std::num::NonZeroUsize;
+use std::ptr::{NonNull, null, null_mut};
 use std::thread;
 
-use udapl::capi::types::CEvent;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use udapl::capi::types::{CEvent, CRegionDescription};
 use udapl::capi::*;
 
-use crate::support::{World, c, ok};
+use crate::support::{World, c, done, ok};
 
 /// DAT_CLASS_ERROR|DAT_QUEUE_EMPTY.
 const QUEUE_EMPTY: u32 = 0x800d_0000;
@@ -123,4 +125,58 @@ fn a_name_that_is_none_is_told_with_those_there_are() {
         text.contains("sim:a,colour=red: \"colour\" is no option; there are address=IP"),
         "{text}"
     );
+}
+
+/// A region whose second page is unmapped is refused, and no object is made.
+#[test]
+fn memory_that_is_not_there_is_told_with_its_address() {
+    const PAGE: usize = 64 << 10;
+    let world = World::new(false);
+    // The kernel places mappings from the top of the address space down, so no other thread maps anything into the
+    // hole. 64 KiB are whole pages on every machine.
+    let place = NonZeroUsize::new(0x10_0000_0000);
+    let length = NonZeroUsize::new(3 * PAGE).expect("pages");
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: the flags replace no pages.
+    let first = unsafe { mmap_anonymous(place, length, access, flags) }.expect("memory");
+    let second = NonNull::new(first.as_ptr().wrapping_byte_add(PAGE)).expect("an address");
+    // SAFETY: a page of this test's own.
+    unsafe { munmap(second, PAGE) }.expect("unmapped");
+    let register = |bytes: usize| {
+        let region = CRegionDescription {
+            virtual_address: first.as_ptr(),
+            shared_memory_id: null(),
+        };
+        let (mut lmr, mut context) = (null_mut(), 0);
+        let answer = c!(dat_lmr_create(
+            world.ia,
+            0,
+            region,
+            bytes as u64, // CAST: widening.
+            world.pz,
+            0x33,
+            &raw mut lmr,
+            &raw mut context,
+            null_mut(),
+            null_mut(),
+            null_mut()
+        ));
+        (answer, lmr)
+    };
+    let (answer, lmr) = register(3 * PAGE);
+    let (refused, text) = told();
+    assert_eq!(refused, answer);
+    assert_ne!(answer, 0);
+    assert!(lmr.is_null(), "no object");
+    assert!(
+        text.contains("not all of 0x30000 bytes at 0x1000000000 is mapped (EFAULT)"),
+        "{text}"
+    );
+    // What is there can be registered.
+    let (answer, lmr) = register(PAGE);
+    assert_eq!(answer, 0);
+    done!(dat_lmr_free(lmr));
+    // SAFETY: pages of this test's own, which no region covers any more.
+    unsafe { munmap(first, 3 * PAGE) }.expect("unmapped");
 }
