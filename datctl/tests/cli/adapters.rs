@@ -63,6 +63,61 @@ fn the_self_test_says_what_was_compared_and_info_whether_the_network_is_joined()
     );
 }
 
+/// A function without Ethernet queues works without the network, and `info` reports the missing capability.
+#[test]
+fn info_of_a_function_without_ethernet_queues_says_why_it_has_no_network() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let profile = directory.path().join("bare.toml").display().to_string();
+    let text = "name = \"bare\"\ntitle = \"Bare\"\nbase = \"connectx-5\"\n\n[general]\neth_net_offloads = { is = 0 }\n";
+    std::fs::write(&profile, text).expect("written");
+    let function = format!("sim:a,profile={profile}");
+    let (code, info) = json(&["info", &function]);
+    assert_eq!(code, Some(0), "{info:#}");
+    let network = info["network"].as_str().expect("text");
+    assert_eq!(network, "without: eth_net_offloads is 0");
+    let output = datctl(&["info", &function]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let line = text.lines().find(|line| line.starts_with(" network "));
+    let line = line.expect("a line for the network");
+    assert!(line.ends_with("without: eth_net_offloads is 0"), "{line}");
+    let (code, refused) = json(&["info", &format!("{function},network=on")]);
+    assert_eq!(code, Some(1), "{refused:#}");
+}
+
+/// `info` lists what a function lacks because its firmware refused an optional command. The profile announces register
+/// DTOR, which the simulator refuses.
+#[test]
+fn info_lists_what_a_refused_command_costs() {
+    const WITHOUT_DTOR: &str = "\n000: 00000000 80000000 ";
+    const WITH_DTOR: &str = "\n000: 00000000 a0000000 ";
+    let directory = tempfile::tempdir().expect("a directory");
+    let profile = directory.path().join("dtor.toml").display().to_string();
+    let (code, report) = json(&["record", "sim:a,profile=connectx-5", &profile]);
+    assert_eq!(code, Some(0), "{report:#}");
+    let text = std::fs::read_to_string(&profile).expect("the record");
+    assert_eq!(text.matches(WITHOUT_DTOR).count(), 2, "{text}");
+    std::fs::write(&profile, text.replace(WITHOUT_DTOR, WITH_DTOR)).expect("written");
+    let function = format!("sim:a,profile={profile}");
+    let (code, info) = json(&["info", &function]);
+    assert_eq!(code, Some(0), "{info:#}");
+    let without = info["without"].as_array().expect("a list");
+    let [lost] = &without[..] else {
+        panic!("{without:?}");
+    };
+    let lost = lost.as_str().expect("text");
+    let begin = "the firmware's own limit for the return of pages: ACCESS_REG ";
+    assert!(lost.starts_with(begin), "{lost}");
+    assert_eq!(info["network"], "joined");
+    let output = datctl(&["info", &function]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let lines = text.lines().filter(|line| line.starts_with(" without "));
+    let lines: Vec<&str> = lines.collect();
+    assert!(
+        matches!(lines[..], [line] if line.ends_with(lost)),
+        "{text}"
+    );
+}
+
 #[test]
 fn two_functions_of_one_process_ping_each_other() {
     let (code, trips) = json(&["ping", "sim:a", "sim:b", "--count", "7", "--bytes", "5000"]);
