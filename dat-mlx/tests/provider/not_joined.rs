@@ -1,7 +1,8 @@
 //! A function that cannot take part in the network still opens and reaches the configured peers.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dat_core::NetworkEvent;
 use dat_core::provider::{Provider, ProviderEvent};
@@ -11,6 +12,9 @@ use hw_mlx::gid::gid_of;
 use hw_mlx::{HcaConfig, MlxError};
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::CmdStatus;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 use crate::datapath::mad_from;
 
@@ -238,4 +242,91 @@ fn datagrams_of_strangers_do_not_stall_the_datagram_of_a_neighbour() {
     };
     assert_eq!((calls, from.path.gid), (2, gid_of(neighbour(2))));
     provider.close().expect("closed");
+}
+
+/// A subscriber that keeps warnings: their text and fields, in one line each.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, "{}={value:?} ", field.name()).expect("a string");
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push(line.0);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Returns the warnings of an opening that succeeds.
+fn warnings(function: &Arc<SimFunction>, network: Participation) -> Vec<String> {
+    let kept = Warnings::default();
+    // A place in the code whose first event comes while there is one subscriber asks that of its own thread, and other
+    // tests' threads have none. While there are two, it asks both (tracing-core, `callsite::dispatchers`).
+    let [dispatch, _second] = [(); 2].map(|()| Dispatch::new(kept.clone()));
+    tracing::dispatcher::with_default(&dispatch, || {
+        let provider = open(function, network).expect("it opens");
+        provider.close().expect("closed");
+    });
+    std::mem::take(&mut *kept.0.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// An opening without the network is logged as a warning with the function and the reason, and so is a command whose
+/// refusal costs something else. Without either, and if the network is not wanted, there is no warning.
+#[test]
+fn an_opening_that_goes_on_without_something_warns_of_it_with_the_reason() {
+    let (sim, function) = world(|_| {});
+    assert_eq!(warnings(&function, Participation::IfPossible), [""; 0]);
+    // SET_DRIVER_VERSION is optional.
+    sim.inject(
+        &function,
+        &Fault::CommandFailure {
+            opcode: Some(0x10d),
+            status: CmdStatus::BAD_PARAM.0,
+            syndrome: 0x00ab_cdef,
+            count: 1,
+        },
+    );
+    let said = warnings(&function, Participation::IfPossible);
+    let [line] = &said[..] else {
+        panic!("{said:?}");
+    };
+    for part in [
+        "message=going on without ",
+        "the driver's name",
+        "0x00abcdef",
+        "sim:a",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let (_sim, function) = world(MISSING[0].shape);
+    let said = warnings(&function, Participation::IfPossible);
+    let [line] = &said[..] else {
+        panic!("{said:?}");
+    };
+    for part in [
+        "message=no part in the network: peers are found among the configured neighbours only",
+        MISSING[0].why,
+        "sim:a",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert_eq!(warnings(&function, Participation::Off), [""; 0]);
 }
