@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::stat::fstat;
 
 use crate::error::{ParkError, ResumeError};
+use crate::fdinfo::fdinfo;
 use crate::snapshot::{DescriptorSnapshot, NamedFd};
 
 /// Duplicates of descriptors that are handed over.
@@ -173,14 +174,6 @@ fn describe(name: &str, fd: BorrowedFd<'_>) -> io::Result<DescriptorSnapshot> {
 /// Returns the kernel's number of an eventfd. `None` for other files, and before Linux 5.2.
 fn event_number(fd: BorrowedFd<'_>) -> Option<u64> {
     fdinfo(fd, "eventfd-id:")?.parse().ok()
-}
-
-/// Returns what the kernel says of an open file in the line that begins with `key` (proc(5), `/proc/pid/fdinfo`).
-pub(crate) fn fdinfo(fd: BorrowedFd<'_>, key: &str) -> Option<String> {
-    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
-    let text = std::fs::read_to_string(path).ok()?;
-    let found = text.lines().find_map(|line| line.strip_prefix(key));
-    Some(found?.trim().to_owned())
 }
 
 /// Returns the numbers of a descriptor as text.

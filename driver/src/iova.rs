@@ -114,8 +114,8 @@ impl IovaAllocator {
         Ok(at)
     }
 
-    /// Allocates exactly the `bytes` addresses from `start` on. Returns false, and changes nothing, if there are none or
-    /// if one of them is not free.
+    /// Allocates exactly the `bytes` addresses from `start` on. Returns false, and changes nothing, if there are none
+    /// or if one of them is not free.
     #[must_use]
     pub(crate) fn take(&mut self, start: u64, bytes: u64) -> bool {
         let last = bytes

@@ -37,6 +37,7 @@ mod driving_lock;
 mod error;
 mod event_signaller;
 mod extents;
+mod fdinfo;
 mod file;
 mod frame_datagrams;
 mod frame_ring;

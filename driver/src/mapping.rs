@@ -396,7 +396,8 @@ impl Drop for Mapping {
         // The process is checked before the lock is taken: in a child of `fork` the lock may stay locked forever.
         let own = self.own.filter(|own| own.process == std::process::id());
         if let Some(own) = own {
-            // SAFETY: `memfd`, `adopted`, `imported` or `device` mapped this range, and every user of it held this mapping.
+            // SAFETY: `memfd`, `adopted`, `imported` or `device` mapped this range, and every user of it held this
+            // mapping.
             unsafe { unmap(self.base, own.bytes.get()) };
         }
     }

@@ -22,8 +22,7 @@ use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::{AsyncEvent, NetworkEvent};
 use crate::gid::{self, GidEntry, Use};
 use crate::instance::read_only::ReadOnlySession;
-use crate::instance::{self, Found, Listener, Own, Shared};
-use crate::mkey::Relaxed;
+use crate::instance::{self, Listener, Own, Shared};
 use crate::pages::PageCounts;
 use crate::recorder::Recorder;
 use crate::report::BringupReport;
@@ -739,10 +738,9 @@ impl Hca {
         )
     }
 
-    /// Returns how the device may reorder accesses to a region whose key allows it.
-    pub(crate) fn relaxed(&self) -> Relaxed {
-        let Found { caps, hardware, .. } = &self.shared.found;
-        Relaxed::of(caps.general(), hardware.relaxed_ordering)
+    /// Returns whether the function's PCI configuration enabled relaxed ordering at bring-up.
+    pub(crate) fn pci_relaxed_ordering(&self) -> bool {
+        self.shared.found.hardware.relaxed_ordering
     }
 
     /// Returns the firmware version: major, minor, sub-minor.

@@ -224,7 +224,8 @@ pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u
         });
     }
     let pg_access = hca.caps().general().pg();
-    let command = request.command(&translation, pg_access, hca.relaxed());
+    let relaxed = Relaxed::of(hca.caps().general(), hca.pci_relaxed_ordering());
+    let command = request.command(&translation, pg_access, relaxed);
     let answer = hca.exec_with(&command, &translation.table(pg_access))?;
     let index = answer.mkey_index();
     Ok((index, index << 8 | u32::from(request.variant)))

@@ -187,8 +187,8 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
     assert!(found.contains("port 7174"), "{found}");
 }
 
-/// If nobody has the peer's address, the line fails with the neighbour that was not found. Its sentence tells this cause
-/// first.
+/// If nobody has the peer's address, the line fails with the neighbour that was not found. Its sentence tells this
+/// cause first.
 #[test]
 fn a_peer_whose_address_nobody_has_is_not_ok_and_told_from_one_that_refuses() {
     let directory = tempfile::tempdir().expect("a directory");

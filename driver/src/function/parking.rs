@@ -16,8 +16,8 @@
 //!                                                   release_mappings
 //! ```
 //!
-//! A refusal changes nothing. If `park` is refused, the function is given back, and its mappings are all there: an arena
-//! is made again from its snapshot, as in a new process. If `resume` is refused, the descriptors are given back.
+//! A refusal changes nothing. If `park` is refused, the function is given back, and its mappings are all there: an
+//! arena is made again from its snapshot, as in a new process. If `resume` is refused, the descriptors are given back.
 //!
 //! Two processes never drive one function: the old one has no BAR any more, because `park` insists on it, and a second
 //! `resume` is refused as long as the function of the first one exists ([`DrivingLock`]). The old process also reads
@@ -121,10 +121,10 @@ impl Function {
         }
     }
 
-    /// Goes on with a function that this or another process has parked. Nothing is written to the device, and nothing is
-    /// mapped or reset. The interrupts are those of the snapshot, with their counts: the first call of
-    /// [`enable_interrupts`](Self::enable_interrupts) returns them. Memory is mapped at the addresses that it had; it is
-    /// there for [`DmaArena::resume`](crate::DmaArena::resume), [`DmaPool::resume`](crate::DmaPool::resume) and
+    /// Goes on with a function that this or another process has parked. Nothing is written to the device, and nothing
+    /// is mapped or reset. The interrupts are those of the snapshot, with their counts: the first call of
+    /// [`enable_interrupts`](Self::enable_interrupts) returns them. Memory is mapped at the addresses that it had; it
+    /// is there for [`DmaArena::resume`](crate::DmaArena::resume), [`DmaPool::resume`](crate::DmaPool::resume) and
     /// [`claim_mapping`](Self::claim_mapping), until [`release_mappings`](Self::release_mappings) unmaps what is left.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl Function {
     /// not those of the snapshot. [`ResumeError::Descriptor`]: a descriptor is another one, or of another kind.
     /// [`ResumeError::Resumed`]: the function was resumed before, and that function still exists.
     /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense. [`ResumeError::AddressTaken`]: virtual
-    /// addresses are in use in this process. [`ResumeError::Memory`]: a file cannot be mapped. [`ResumeError::Changed`]:
-    /// the function is another one, has other values in its registers, reaches other I/O addresses, or has another
+    /// addresses are in use in this process. [`ResumeError::Memory`]: a file cannot be mapped.
+    /// [`ResumeError::Changed`]: the function is another one, has other values in its registers, reaches other I/O addresses, or has another
     /// number of mappings. [`ResumeError::Function`]: it does not answer, or the kernel refuses a question.
     pub fn resume(
         snapshot: &FunctionSnapshot,

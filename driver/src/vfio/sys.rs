@@ -29,8 +29,8 @@ use vfio_bindings::bindings::vfio::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::clock::monotonic_now;
-use crate::descriptors::fdinfo;
 use crate::error::MemoryError;
+use crate::fdinfo::fdinfo;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
 use crate::readable::poll_readable;

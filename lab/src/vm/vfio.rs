@@ -46,7 +46,8 @@ pub fn suite() -> Suite {
 /// Test programs that the script runs: that of crate `udapl`, and that of `datctl` whose test kills `datctl`.
 const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
-/// Builds and returns datctl, the NVMe target, the examples, our C program, and the test programs under the names test-PROGRAM.
+/// Builds and returns datctl, the NVMe target, the examples, our C program, and the test programs under the names
+/// test-PROGRAM.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let mut build = build::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
