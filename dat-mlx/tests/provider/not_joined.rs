@@ -35,7 +35,7 @@ const fn missing(name: &'static str, why: &'static str, shape: Shape) -> Missing
 }
 
 /// All capabilities that participation needs. `profiles::matrix` brings up each generation without each of them.
-pub(crate) const MISSING: [Missing; 9] = [
+pub(crate) const MISSING: [Missing; 10] = [
     missing("no Ethernet queues", "eth_net_offloads is 0", |profile| {
         profile.general.set(|caps| {
             caps.set_eth_net_offloads(false);
@@ -61,6 +61,16 @@ pub(crate) const MISSING: [Missing; 9] = [
         |profile| {
             profile.general.set(|caps| {
                 caps.set_log_max_current_mc_list(0);
+            });
+        },
+    ),
+    // A station with one IPv6 address receives broadcasts, all nodes, and the solicited-node group of the address.
+    missing(
+        "lists of two multicast addresses",
+        "of which the vport's list holds 2",
+        |profile| {
+            profile.general.set(|caps| {
+                caps.set_log_max_current_mc_list(1);
             });
         },
     ),

@@ -8,7 +8,7 @@ use hw_mlx::ethernet::{BROADCAST, Ethernet, SEND_BYTES};
 use hw_mlx::uar::Doorbells;
 use hw_mlx::{Hca, HcaConfig};
 use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
-use mlx_prm::{CmdStatus, ModifyRqIn, ModifySqIn, Opcode};
+use mlx_prm::{CmdStatus, ModifyNicVportContextIn, ModifyRqIn, ModifySqIn, Opcode, QuerySqIn};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -22,8 +22,12 @@ struct Station {
 }
 
 fn function() -> (Sim, Arc<SimFunction>, Hca) {
+    function_of(Profile::named("sim:a", OURS).ethernet())
+}
+
+fn function_of(profile: Profile) -> (Sim, Arc<SimFunction>, Hca) {
     let sim = Sim::new(SimConfig::default());
-    let function = sim.add_function(Profile::named("sim:a", OURS).ethernet());
+    let function = sim.add_function(profile);
     sim.connect_outside(&function, LinkFaults::NONE);
     let driver =
         Function::in_process(Arc::clone(&function) as Arc<dyn Device>).expect("a function");
@@ -33,7 +37,10 @@ fn function() -> (Sim, Arc<SimFunction>, Hca) {
 
 impl Station {
     fn new() -> Self {
-        let (sim, function, mut hca) = function();
+        Self::on(function())
+    }
+
+    fn on((sim, function, mut hca): (Sim, Arc<SimFunction>, Hca)) -> Self {
         assert_eq!(Ethernet::why_not(&mut hca).expect("an answer"), None);
         let doorbells = Doorbells::new(hca.uar().clone());
         let mut ethernet = Ethernet::create(&mut hca, &doorbells).expect("an Ethernet port");
@@ -101,6 +108,47 @@ fn frame(to: [u8; 6], ethertype: u16, protocol: Option<u8>, tag: Option<u16>) ->
         _ => {}
     }
     frame
+}
+
+/// The send queue has the vport's inline mode if the device lets the vport decide (`wqe_inline_mode` 1), otherwise 0.
+/// In each mode a frame with all headers is sent.
+#[test]
+fn the_send_queue_has_the_vports_inline_mode_where_the_vport_decides() {
+    for (by_device, of_vport, expected) in [
+        (0, 3, 0),
+        (1, 0, 0),
+        (1, 1, 1),
+        (1, 2, 2),
+        (1, 3, 3),
+        (2, 3, 0),
+    ] {
+        let mut profile = Profile::named("sim:a", OURS).ethernet();
+        profile.eth_offloads.set(|caps| {
+            caps.set_wqe_inline_mode(by_device);
+        });
+        let (sim, function, mut hca) = function_of(profile);
+        let mut modify = ModifyNicVportContextIn::new();
+        modify.field_select_mut().set_min_inline(true);
+        modify
+            .nic_vport_context_mut()
+            .set_min_wqe_inline_mode(of_vport);
+        hca.exec(&modify).expect("the vport's mode");
+        let mut station = Station::on((sim, function, hca));
+        let mut query = QuerySqIn::new();
+        query.set_sqn(station.ethernet.numbers().0);
+        let answer = station.hca.exec(&query).expect("the queue's context");
+        let mode = answer.sq_context().min_wqe_inline_mode();
+        assert_eq!(mode, expected, "{by_device}, vport {of_vport}");
+        let sent = frame(THEIRS, 0x86dd, Some(58), Some(100));
+        station.ethernet.send(&sent).expect("room");
+        assert_eq!(station.arrived(), [[0; 0]; 0]);
+        assert_eq!(
+            station.ethernet.repair_due(),
+            None,
+            "{by_device}, vport {of_vport}"
+        );
+        station.close();
+    }
 }
 
 #[test]

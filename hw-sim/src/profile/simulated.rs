@@ -135,14 +135,11 @@ const PLAIN_ATOMICS: u64 = 0b11;
 const EIGHT_BYTES: u64 = 8;
 /// Mask of reported RoCE versions: v1 and v2, without v1.5.
 const ROCE_VERSIONS: u64 = 0b101;
-/// Value of `wqe_inline_mode` with which neither the device nor a vport requires inline headers.
-const NO_INLINE_HEADERS: u64 = 2;
 
 /// Returns the value that the simulator reports for a stated value.
 pub(super) fn announced(section: &str, field: &str, value: u64) -> u64 {
     match (section, field) {
         ("general", _) if !GENERAL.contains(&field) => 0,
-        ("ethernet_offloads", "wqe_inline_mode") => NO_INLINE_HEADERS,
         ("ethernet_offloads", _) if !ETHERNET.contains(&field) => 0,
         ("atomic", "atomic_operations") => value & PLAIN_ATOMICS,
         ("atomic", "atomic_size_qp") => value & EIGHT_BYTES,

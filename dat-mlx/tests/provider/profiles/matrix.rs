@@ -5,12 +5,15 @@
 //! the one in `docs/generations.md`.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dat_mlx::{MlxProvider, NetworkState, Participation, ProviderConfig};
+use driver::{Device, Function};
 use hw_mlx::VportAdmin;
-use hw_mlx::{AsyncEvent, HcaConfig};
+use hw_mlx::{AsyncEvent, Hca, HcaConfig};
 use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
+use mlx_prm::{AccessRegIn, ModifyNicVportContextIn, RegisterId};
 
 use super::page::keep;
 use super::{World, generation};
@@ -69,10 +72,16 @@ fn alone(missing: &Missing) -> (Axis, Shape) {
     (axis, missing.shape)
 }
 
+/// Image of register PAOS that switches port 1 off: local_port 1, admin_status 2, and the enable bit ase.
+const PORT_DOWN: [u8; 16] = [0, 1, 2, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const NEVER_BOOTS: Expect = Expect::Refused("initializing");
 const LINK_DOWN: &str = "link down at start, up later";
 const VPORT_DOWN: &str = "vport down at start, up later";
 const VPORT_OFF: &str = "vport not enabled by its owner";
+const PORT_OFF: &str = "port switched off by the driver before (PAOS)";
+const MTU_9022: &str = "MTU of 9022 bytes";
+const INLINE_NETWORK: &str = "inline headers as the vport says: network";
+const INLINE_TRANSPORT: &str = "inline headers as the vport says: transport";
 
 const AXES: &[Axis] = &[
     up("as it is", |_, _| {}),
@@ -93,10 +102,30 @@ const AXES: &[Axis] = &[
         of_virtual: NEVER_BOOTS,
         ..up(VPORT_OFF, |_, _| {})
     },
+    up(PORT_OFF, |_, _| {}),
+    // IP counts 22 bytes less: Ethernet header, VLAN tag and check sequence.
+    up(MTU_9022, |_, config| config.port_mtu = Some(9000)),
     up("MAC of zeros", |profile, _| profile.mac = [0; 6]),
     up("doorbell pages of 64 KiB after a reset", |profile, _| {
         profile.general.current.set_log_uar_page_sz(4);
     }),
+    up("no doorbell pages of 4 KiB (uar_4k 0)", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_uar_4k(false);
+        });
+    }),
+    up("no ports to name (num_vhca_ports 0)", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_num_vhca_ports(0);
+        });
+    }),
+    up("a port to name (num_vhca_ports 1)", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_num_vhca_ports(1);
+        });
+    }),
+    up(INLINE_NETWORK, |profile, _| inline_by_vport(profile)),
+    up(INLINE_TRANSPORT, |profile, _| inline_by_vport(profile)),
     refused("queue pages of 64 KiB", "log_pg_sz", |profile, _| {
         profile.general.set(|caps| {
             caps.set_log_pg_sz(16);
@@ -183,6 +212,11 @@ const AXES: &[Axis] = &[
             caps.set_log_max_current_uc_list(0);
         });
     }),
+    up("lists of four multicast addresses", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_current_mc_list(2);
+        });
+    }),
     up("one transport domain, one TIS", |profile, _| {
         profile.general.set(|caps| {
             caps.set_log_max_transport_domain(0).set_log_max_tis(0);
@@ -237,6 +271,53 @@ fn formats(profile: &mut Profile, format: u32) {
     });
 }
 
+fn inline_by_vport(profile: &mut Profile) {
+    profile.eth_offloads.set(|caps| {
+        caps.set_wqe_inline_mode(1);
+    });
+}
+
+/// Lets the physical function's driver do what this case needs before our driver opens the function: switch the port
+/// off, set the port's MTU, or set the headers that send queues of the virtual function's vport must have inline.
+fn prepare(axis: &Axis, world: &World, is_virtual: bool) {
+    let inline = |mode| {
+        let mut input = ModifyNicVportContextIn::new();
+        input.set_other_vport(true).set_vport_number(1);
+        input.field_select_mut().set_min_inline(true);
+        input.nic_vport_context_mut().set_min_wqe_inline_mode(mode);
+        input
+    };
+    let owner = |port_mtu| {
+        let physical = Arc::clone(&world.card.physical()) as Arc<dyn Device>;
+        let function = Function::in_process(physical).expect("a function");
+        let mut config = HcaConfig::new();
+        config.port_mtu = port_mtu;
+        Hca::open(function, config).expect("the owner's driver")
+    };
+    match axis.name {
+        PORT_OFF => {
+            let mut owner = owner(None);
+            let mut input = AccessRegIn::new();
+            input.set_register_id(RegisterId::PAOS.bits());
+            let written = owner.exec_reading(&input, &PORT_DOWN, PORT_DOWN.len());
+            written.expect("PAOS");
+            owner.close().expect("closed");
+        }
+        // A virtual function may not set the port's MTU.
+        MTU_9022 if is_virtual => {
+            owner(Some(9000)).close().expect("closed");
+        }
+        // The reset of a physical function sets its own vport's mode back to 0.
+        INLINE_NETWORK | INLINE_TRANSPORT if is_virtual => {
+            let mode = if axis.name == INLINE_NETWORK { 2 } else { 3 };
+            let mut owner = owner(None);
+            owner.exec(&inline(mode)).expect("the vport's mode");
+            owner.close().expect("closed");
+        }
+        _ => {}
+    }
+}
+
 /// Runs one case. Returns the entry for the table, or a description of the unexpected result.
 fn run(
     axis: &Axis,
@@ -276,6 +357,9 @@ fn run(
         };
         assert!(world.card.set_vf(0, settings), "{case}");
     };
+    if expect == Expect::Up {
+        prepare(axis, &world, is_virtual);
+    }
     let switched_off = is_virtual && axis.name == VPORT_DOWN;
     if switched_off {
         owner_says(LinkState::Down);
@@ -297,6 +381,17 @@ fn run(
                 let trained = hca.now() + Duration::from_secs(1);
                 while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
+            }
+            if axis.name == PORT_OFF {
+                // Only the physical function switches the port on.
+                let trained = hca.now() + Duration::from_secs(1);
+                while hca.wait(trained).expect("alive") {}
+                let state = hca.vport_state().expect("an answer");
+                let is_physical = !hw_mlx::ids::is_virtual(hca.device_id());
+                assert_eq!(state.is_up, is_physical, "{case}");
+            }
+            if axis.name == MTU_9022 {
+                assert_eq!((hca.port().mtu, hca.port().path_mtu), (9022, 5), "{case}");
             }
             if switched_off {
                 assert!(!hca.port().link_up, "{case}");
