@@ -12,6 +12,7 @@
 //! - closing files of `/proc` about the process: closedir(3) does not fail there, and Rust panics if it does;
 //! - futex(2), and calls of a thread on itself: the C library or Rust's standard library ends the process if they
 //!   fail;
+//! - msync(2), by which the driver asks whether pages are mapped: the error is the answer;
 //! - reading the clock, yielding, exiting.
 
 use std::ffi::OsStr;
@@ -50,6 +51,12 @@ const DESCRIPTORS_AND_MEMORY: &[Fault] = &[
     Error(Errno::ENOMEM),
 ];
 const MEMORY: &[Fault] = &[Error(Errno::ENOMEM)];
+/// Errors of a copy by the kernel. EFAULT and a short copy are answers: the memory is not mapped.
+const COPY: &[Fault] = &[
+    Error(Errno::EPERM),
+    Error(Errno::ENOSYS),
+    Error(Errno::ENOMEM),
+];
 const POLL: &[Fault] = &[Error(Errno::EINTR), Error(Errno::ENOMEM)];
 
 /// Classifies a read or a write by the target of its descriptor, as in `/proc/PID/fd`.
@@ -290,6 +297,17 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
             "io_uring_register",
             &[Error(Errno::ENOMEM), Error(Errno::EPERM)],
         ),
+        libc::SYS_userfaultfd => (
+            "userfaultfd",
+            &[
+                Error(Errno::EPERM),
+                Error(Errno::ENOSYS),
+                Error(Errno::EMFILE),
+                Error(Errno::ENOMEM),
+            ],
+        ),
+        libc::SYS_process_vm_readv => ("process_vm_readv", COPY),
+        libc::SYS_process_vm_writev => ("process_vm_writev", COPY),
         libc::SYS_membarrier => ("membarrier", &[Error(Errno::EPERM), Error(Errno::ENOMEM)]),
         libc::SYS_poll | libc::SYS_ppoll => ("poll", POLL),
         libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("nanosleep", &[Error(Errno::EINTR)]),
@@ -297,6 +315,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
         // The call is made, because it closes the descriptor whatever it returns.
         libc::SYS_close => ("close", &[Done(Errno::EIO), Done(Errno::EINTR)]),
         libc::SYS_brk
+        | libc::SYS_msync
         | libc::SYS_futex
         | libc::SYS_sched_yield
         | libc::SYS_sched_getaffinity

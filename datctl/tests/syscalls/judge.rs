@@ -20,14 +20,24 @@ use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 const SCOPE: &str = "DAT_TEST_SYSCALLS";
 /// Environment variable: name of the only call that fails, if set.
 const ONLY: &str = "DAT_TEST_SYSCALLS_ONLY";
-/// Returns true if more runs than the default are requested. Parts with two processes run only then, because they need
-/// minutes on a busy machine, and the errors of their undisturbed peer depend on timing.
-pub fn is_asked_for() -> bool {
-    let asked = std::env::var_os(SCOPE).is_some();
-    if !asked {
-        println!("SKIPPED: {SCOPE} is not set");
+
+/// Returns the number of places that the environment requests; `None` if it requests nothing.
+fn asked() -> Option<usize> {
+    let asked = std::env::var(SCOPE).ok();
+    asked.map(|asked| match asked.as_str() {
+        "all" => usize::MAX,
+        number => number.parse().expect("a number, or \"all\""),
+    })
+}
+
+/// Returns true if at least this number of places is requested. Parts with two processes run only if one is requested,
+/// because they need minutes on a busy machine, and the errors of their undisturbed peer depend on timing.
+pub fn is_asked_for(places: usize) -> bool {
+    let is_asked = asked().is_some_and(|asked| asked >= places);
+    if !is_asked {
+        println!("SKIPPED: {SCOPE} is not {places} or more");
     }
-    asked
+    is_asked
 }
 
 /// Number of runs of a part in addition to those that test each call with each error once.
@@ -103,6 +113,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     let of_time = ["is silent for", "no reply"]
         .iter()
         .any(|words| said.first.contains(words));
+    let of_a_full_queue = said.first.contains("the queue of this socket is full");
     let is_dead = [
         "is gone from the bus",
         "finds it dead",
@@ -116,6 +127,8 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
         Fault::Error(_) if of_a_thread && names(Errno::EAGAIN) => Ok(true),
         // EAGAIN on a socket is its timeout.
         Fault::Error(Errno::EAGAIN) if of_time => Ok(true),
+        // EAGAIN of connect(2) on a path is a full queue of the server.
+        Fault::Error(Errno::EAGAIN) if of_a_full_queue => Ok(true),
         // After the connection has ended, register reads by messages return all ones, so the device seems dead. The log
         // has the reason.
         Fault::Error(_) if is_dead => Ok(true),
@@ -264,21 +277,18 @@ fn failure_text(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
     format!("{part}: {name} after {before} with {fault:?}: {what}\n{complained}")
 }
 
-/// Returns each call with each of its errors once, at a place drawn from a seed, and a sample of the other places. If
-/// the environment requests more, returns N places of each call with each of its errors, or all places.
+/// Returns each call with each of its errors once, at a place drawn from a seed, and a sample of all places. If the
+/// environment requests N places, returns N for each call with each of its errors, the first of them the drawn one, and
+/// the sample; or all places.
 fn plan(healthy: &Run) -> Vec<Wanted> {
-    let asked = std::env::var(SCOPE).ok();
-    let most = asked.map(|asked| match asked.as_str() {
-        "all" => usize::MAX,
-        number => number.parse().expect("a number, or \"all\""),
-    });
+    let most = asked().unwrap_or(1);
     let of = |name, before, fault| Wanted {
         name,
         before,
         fault,
     };
     let only = std::env::var(ONLY).ok();
-    let (mut all, mut once) = (Vec::new(), Vec::new());
+    let (mut all, mut chosen) = (Vec::new(), Vec::new());
     let mut random = ChaCha8Rng::seed_from_u64(7);
     for (&name, &(count, faults)) in &healthy.calls {
         if only.as_ref().is_some_and(|only| only != name) {
@@ -286,14 +296,15 @@ fn plan(healthy: &Run) -> Vec<Wanted> {
         }
         for &fault in faults {
             // The places are spread evenly over the session.
-            let places = count.min(most.unwrap_or(usize::MAX));
-            all.extend((0..places).map(|place| of(name, place * count / places, fault)));
-            once.push(of(name, random.random_range(0..count), fault));
+            let places = count.min(most);
+            let drawn = random.random_range(0..count);
+            let spread = (0..places).map(|place| (drawn + place * count / places) % count);
+            chosen.extend(spread.map(|place| of(name, place, fault)));
+            all.extend((0..count).map(|place| of(name, place, fault)));
         }
     }
-    if most.is_some() {
-        return all;
+    if most < usize::MAX {
+        chosen.extend(all.choose_multiple(&mut random, SAMPLE));
     }
-    once.extend(all.choose_multiple(&mut random, SAMPLE));
-    once
+    chosen
 }
