@@ -134,8 +134,9 @@ impl Function {
     /// [`ResumeError::Resumed`]: the function was resumed before, and that function still exists.
     /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense. [`ResumeError::AddressTaken`]: virtual
     /// addresses are in use in this process. [`ResumeError::Memory`]: a file cannot be mapped.
-    /// [`ResumeError::Changed`]: the function is another one, has other values in its registers, reaches other I/O addresses, or has another
-    /// number of mappings. [`ResumeError::Function`]: it does not answer, or the kernel refuses a question.
+    /// [`ResumeError::Changed`]: the function is another one, has other values in its registers, reaches other I/O
+    /// addresses, or has another number of mappings. [`ResumeError::Function`]: it does not answer, or the kernel
+    /// refuses a question.
     pub fn resume(
         snapshot: &FunctionSnapshot,
         descriptors: Vec<NamedFd>,
