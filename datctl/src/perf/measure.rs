@@ -83,9 +83,9 @@ impl Plan {
                 let (operations, seconds) = self.many(dialer, &mut used, kind, amount, stop)?;
                 let reverse = self.counted(dialer, lanes)?.zip(counted);
                 if operations > 0 {
-                    let reverse = reverse.map(|((now, now_at), (then, then_at))| {
-                        let seconds = now_at.duration_since(then_at).as_secs_f64().max(1e-9);
-                        reverse_rate(&then, &now, self.longest(), seconds)
+                    let reverse = reverse.map(|(now, then)| {
+                        let seconds = now.at.duration_since(then.at).as_secs_f64().max(1e-9);
+                        reverse_rate(&then.operations, &now.operations, self.longest(), seconds)
                     });
                     row.bandwidth = Some(Bandwidth::of(
                         operations,
@@ -175,13 +175,12 @@ impl Plan {
         Ok((done, start.elapsed().as_secs_f64().max(1e-9)))
     }
 
-    /// Reads the numbers of the other end's own operations, one for each lane, and returns them with the time of
-    /// reading; `None` without --both.
+    /// Reads the numbers of the other end's own operations; `None` without --both.
     fn counted(
         &self,
         dialer: &mut Dialer,
         lanes: usize,
-    ) -> Result<Option<(Vec<u64>, Instant)>, Box<dyn Error>> {
+    ) -> Result<Option<Counted>, Box<dyn Error>> {
         if !self.both {
             return Ok(None);
         }
@@ -198,8 +197,19 @@ impl Plan {
             let bytes = bytes.first_chunk().ok_or("a count of fewer than 8 bytes")?;
             all.push(u64::from_be_bytes(*bytes));
         }
-        Ok(Some((all, Instant::now())))
+        Ok(Some(Counted {
+            operations: all,
+            at: Instant::now(),
+        }))
     }
+}
+
+/// Numbers of the other end's own operations.
+struct Counted {
+    /// Number of each lane.
+    operations: Vec<u64>,
+    /// Time of reading.
+    at: Instant,
 }
 
 /// Performs this amount of operations, one after the other, and measures the time of each.

@@ -1,9 +1,9 @@
 //! The NVMe over RDMA targets over a wire that loses and reorders packets: with and without adaptive retransmission.
 //!
-//! The guest is that of [`compare`]: the kernel's target and ours, one after the other, with the kernel's own host. One
-//! packet in a hundred is lost, and another one is reordered. Both suites have a ConnectX-5; in one of them it lacks
-//! the capability `roce_accl`, without which nothing is retransmitted before the ACK timeout. The kernel's counters say
-//! how losses were noticed. The rate is meaningful only in comparison with that of the other suite.
+//! The guest is that of `nvme compare`: the kernel's target and ours, one after the other, with the kernel's own host.
+//! One packet in a hundred is lost, and another one is reordered. Both suites have a ConnectX-5; in one of them it
+//! lacks the capability `roce_accl`, without which nothing is retransmitted before the ACK timeout. The kernel's
+//! counters say how losses were noticed. The rate is meaningful only in comparison with that of the other suite.
 
 use anyhow::{Context, Result, ensure};
 
