@@ -7,7 +7,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
@@ -203,16 +203,23 @@ fn side(mut ia: Ia) -> Side {
 fn listen(socket: &Path, ia: &mut Ia) -> Receiver<String> {
     let (to, lines) = channel();
     let mut monitor = Process::start(&["monitor", &socket.display().to_string()]);
-    thread::spawn(move || {
+    let reader = thread::spawn(move || {
         loop {
             let line = monitor.line();
-            if line.is_empty() || to.send(line).is_err() {
-                return;
+            if line.is_empty() {
+                return monitor.status();
+            }
+            if to.send(line).is_err() {
+                return None;
             }
         }
     });
     let address: std::net::IpAddr = PROBE.parse().expect("an address");
-    while lines.try_recv().is_err() {
+    while let Err(none) = lines.try_recv() {
+        if none == TryRecvError::Disconnected {
+            let status = reader.join().expect("no panic");
+            panic!("the monitor has ended before its first line, with status {status:?}");
+        }
         ia.address_add(address.into()).expect("it is new");
         ia.address_remove(address).expect("it is there");
         ia.progress();

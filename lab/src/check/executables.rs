@@ -3,6 +3,7 @@
 //! `cargo test` runs one executable after another, so a long test at the end of an executable leaves processors idle.
 //! Here cargo only builds the executables. Each becomes a job as soon as it is built ([`super::jobs`]).
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,8 +31,18 @@ const LONGEST: [&str; 9] = [
     "syscalls",
     "hca",
 ];
-/// Targets whose tests start cargo, or programs of other packages.
-const AFTER_BUILD: [&str; 2] = ["lab", "daemon"];
+
+/// Output of `cargo metadata`.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    manifest_path: PathBuf,
+    targets: Vec<Target>,
+}
 
 /// A message of cargo about what it has built.
 #[derive(Deserialize)]
@@ -91,7 +102,8 @@ pub(super) fn run(
                 "--message-format",
                 "json-render-diagnostics",
             ];
-            build(shell::cargo(&all), meanwhile, |job| {
+            let programs = packages_with_programs()?;
+            build(shell::cargo(&all), &programs, meanwhile, |job| {
                 queue.add(prepared(job))
             })?;
             queue.add(prepared(documentation()));
@@ -142,10 +154,21 @@ fn documentation() -> Job {
     }
 }
 
+/// Returns the manifests of the packages that have programs.
+fn packages_with_programs() -> Result<BTreeSet<PathBuf>> {
+    let metadata = ["metadata", "--no-deps", "--format-version", "1"];
+    let metadata: Metadata = serde_json::from_str(&shell::capture(shell::cargo(&metadata))?)?;
+    let is_program = |target: &Target| target.kind.iter().any(|kind| kind == "bin");
+    let packages = metadata.packages.into_iter();
+    let with = packages.filter(|package| package.targets.iter().any(is_program));
+    Ok(with.map(|package| package.manifest_path).collect())
+}
+
 /// Runs the build `command`, and calls `add` with the job of each test executable as soon as it is built. Calls
-/// `meanwhile` while the build runs.
+/// `meanwhile` while the build runs. `programs` are the manifests of packages with programs.
 fn build(
     mut command: Command,
+    programs: &BTreeSet<PathBuf>,
     meanwhile: impl FnOnce() -> Result<()>,
     add: impl Fn(Job) + Sync,
 ) -> Result<()> {
@@ -158,7 +181,7 @@ fn build(
     std::thread::scope(|scope| {
         let messages = scope.spawn(|| {
             for line in BufReader::new(output).lines() {
-                if let Some(job) = job_of(&line?)? {
+                if let Some(job) = job_of(&line?, programs)? {
                     add(job);
                 }
             }
@@ -177,7 +200,7 @@ fn build(
 }
 
 /// Returns the job of the test executable that a message of cargo names; `None` if it names none.
-fn job_of(line: &str) -> Result<Option<Job>> {
+fn job_of(line: &str, programs: &BTreeSet<PathBuf>) -> Result<Option<Job>> {
     // A procedural macro may print lines of its own between the messages.
     if !line.starts_with('{') {
         return Ok(None);
@@ -190,7 +213,13 @@ fn job_of(line: &str) -> Result<Option<Job>> {
     let Some(executable) = artifact.executable.filter(|_| artifact.profile.test) else {
         return Ok(None);
     };
-    job(&artifact.target, &artifact.manifest_path, &executable).map(Some)
+    let job = job(&artifact.target, &artifact.manifest_path, &executable)?;
+    let is_library = artifact.target.kind.iter().any(|kind| kind == "lib");
+    Ok(Some(Job {
+        // Cargo builds a test of programs before or after the programs.
+        after_build: !is_library && programs.contains(&artifact.manifest_path),
+        ..job
+    }))
 }
 
 /// Returns the job that runs an executable as cargo does: in the package's directory, and with `CARGO_MANIFEST_DIR`.
@@ -208,7 +237,7 @@ fn job(target: &Target, manifest: &Path, executable: &Path) -> Result<Job> {
         name: format!("{} {name} of {package}", kind.join(" ")),
         command,
         rank: rank.unwrap_or(LONGEST.len()),
-        after_build: AFTER_BUILD.contains(&name.as_str()),
+        after_build: false,
     })
 }
 
@@ -226,8 +255,12 @@ mod tests {
 {"reason":"build-finished","success":true}"#;
 
     #[test]
-    fn test_executables_run_in_their_packages_and_the_longest_have_the_lowest_ranks() {
-        let jobs = MESSAGES.lines().filter_map(|line| job_of(line).unwrap());
+    fn tests_run_in_their_packages_and_those_of_programs_after_the_build() {
+        let programs = ["datctl", "lab"].map(|name| format!("/w/{name}/Cargo.toml").into());
+        let programs = BTreeSet::from(programs);
+        let jobs = MESSAGES
+            .lines()
+            .filter_map(|line| job_of(line, &programs).unwrap());
         let shown: Vec<_> = jobs
             .map(|job| {
                 let directory = job.command.get_current_dir().unwrap();
@@ -242,7 +275,7 @@ mod tests {
                 LONGEST.len(),
                 false,
             ),
-            ("test cli of datctl", "/w/datctl", 1, false),
+            ("test cli of datctl", "/w/datctl", 1, true),
             ("bin lab of lab", "/w/lab", 0, true),
         ];
         let expected = expected.map(|(name, directory, rank, after_build)| {
@@ -254,11 +287,22 @@ mod tests {
     #[test]
     fn what_runs_beside_the_build_ends_the_run_if_it_fails() {
         let refused = anyhow::anyhow!("no mirror");
-        let error = build(shell::command("true", &[]), || Err(refused), drop).unwrap_err();
+        let error = build(
+            shell::command("true", &[]),
+            &BTreeSet::new(),
+            || Err(refused),
+            drop,
+        )
+        .unwrap_err();
         assert_eq!(error.to_string(), "no mirror");
-        let error = build(shell::command("false", &[]), || Ok(()), drop)
-            .unwrap_err()
-            .to_string();
+        let error = build(
+            shell::command("false", &[]),
+            &BTreeSet::new(),
+            || Ok(()),
+            drop,
+        )
+        .unwrap_err()
+        .to_string();
         assert!(
             error.contains("false") && error.contains("exit status: 1"),
             "{error}"
@@ -275,8 +319,8 @@ mod tests {
             .flat_map(|package| package["targets"].as_array().unwrap())
             .filter_map(|target| target["name"].as_str())
             .collect();
-        for name in LONGEST.iter().chain(&AFTER_BUILD) {
-            assert!(targets.contains(name), "{name}");
+        for name in LONGEST {
+            assert!(targets.contains(&name), "{name}");
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Job {
     pub(super) command: Command,
     /// Place in the order of jobs: a lower number starts first.
     pub(super) rank: usize,
-    /// True if the job uses programs of other packages, so that it starts only after the build.
+    /// True if the job uses programs of the workspace, so that it starts only after the build.
     pub(super) after_build: bool,
 }
 
