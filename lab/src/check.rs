@@ -64,14 +64,11 @@ enum Extent {
 }
 
 /// Environment variables for [`Extent::Whole`]: number of calls that are compared with the model of DAT, generations
-/// on which the whole data path runs, number of worlds of the campaign, and number of places of a session at which each
-/// system call fails with each of its errors. All places need 51 minutes; one place lets all parts but the acceptance
-/// run take part.
-const WHOLE: [(&str, &str); 4] = [
+/// on which the whole data path runs, and number of worlds of the campaign.
+const WHOLE: [(&str, &str); 3] = [
     ("CALLS", "1000000"),
     ("GENERATIONS", "all"),
     ("WORLDS", "240"),
-    ("DAT_TEST_SYSCALLS", "1"),
 ];
 
 fn tests(extent: Extent) -> Result<()> {
