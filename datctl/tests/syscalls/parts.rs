@@ -97,7 +97,7 @@ pub(crate) fn tell(what: &str, outcome: &Result<(), String>) {
 /// rings, and reserved addresses.
 pub(crate) fn kept() -> String {
     // The failed call may be one of these reads, which are not the project's. So they are repeated.
-    let again = || (0..3).find_map(|_| Some(std::fs::read_dir("/proc/self/fd").ok()?.count()));
+    let again = || (0..3).find_map(|_| count_of(Path::new("/proc/self/fd")).ok());
     let descriptors = again().expect("readable");
     let again = || (0..3).find_map(|_| std::fs::read_to_string("/proc/self/maps").ok());
     let maps = again().expect("readable");
@@ -116,6 +116,19 @@ pub(crate) fn kept() -> String {
         }
     }
     format!("{descriptors} descriptors, {bytes} bytes")
+}
+
+/// Returns the number of entries of a directory.
+///
+/// # Errors
+/// The directory cannot be read to its end. (An iterator over its entries yields the error as one more element.)
+fn count_of(directory: &Path) -> std::io::Result<usize> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory)? {
+        entry?;
+        count += 1;
+    }
+    Ok(count)
 }
 
 fn text(error: impl Display) -> String {
