@@ -2,7 +2,7 @@
 //!
 //! The 4 KiB are kept as bytes in memory order, together with a mask of the bits that software may change. A write
 //! changes masked bits only. Its effect on the device (function-level reset) is returned as a [`ConfigEffect`], and
-//! bus mastering is read from the bytes. So this module needs no device.
+//! bus mastering and relaxed ordering are read from the bytes. So this module needs no device.
 //!
 //! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset (0x60) -> MSI-X (0x9c)
 //! -> vendor specific (0xc0). The MSI-X table and pending bits are in BAR 0, in pages that are never allocated as UARs.
@@ -61,8 +61,8 @@ pub struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// Builds the space of a function with this `profile`.
-    pub fn new(profile: &Profile) -> Self {
+    /// Builds the space of a function with this `profile`, which may be a virtual function.
+    pub fn new(profile: &Profile, is_virtual: bool) -> Self {
         let mut space = Self {
             bytes: vec![0; CONFIG_BYTES],
             writable: vec![0; CONFIG_BYTES],
@@ -70,7 +70,7 @@ impl ConfigSpace {
         };
         space.header(profile);
         space.power_management();
-        space.pci_express();
+        space.pci_express(is_virtual);
         space.msix(profile);
         space.vendor();
         space.power_on = space.bytes.clone();
@@ -190,12 +190,19 @@ impl ConfigSpace {
         self.allow(CAP_PM + 4, &[0x03]);
     }
 
-    fn pci_express(&mut self) {
+    fn pci_express(&mut self, is_virtual: bool) {
         self.put(CAP_PCIE, &[0x10, 0x9c]);
         self.put16(CAP_PCIE + 0x02, 0x0002); // version 2, endpoint
         self.put32(CAP_PCIE + 0x04, 0x1000_8fe2); // FLR, 512-byte payload, extended tags, role-based errors
-        self.put16(DEVICE_CONTROL, 0x2810); // read requests of 512 bytes, relaxed ordering and no snoop allowed
-        self.allow(DEVICE_CONTROL, &[0xff, 0x7f]);
+        // Read requests of 512 bytes, relaxed ordering and no snoop allowed. A virtual function has no bit for relaxed
+        // ordering of its own: that bit of its physical function applies (PCI Express, "VF Device Control").
+        let own = if is_virtual {
+            0
+        } else {
+            ENABLE_RELAXED_ORDERING
+        };
+        self.put16(DEVICE_CONTROL, 0x2800 | u16::from(own));
+        self.allow(DEVICE_CONTROL, &[0xef | own, 0x7f]);
         self.put32(CAP_PCIE + 0x0c, 0x0000_0103); // x16 at 8 GT/s
         self.put16(CAP_PCIE + 0x12, 0x0103);
         self.put32(CAP_PCIE + 0x24, 0x0000_001f); // completion timeout ranges
@@ -233,7 +240,7 @@ mod tests {
     #[test]
     fn sizing_bar_0_gives_its_length() {
         let profile = Profile::default();
-        let mut space = ConfigSpace::new(&profile);
+        let mut space = ConfigSpace::new(&profile, false);
         space.write(0x10, &[0xff; 8]);
         let low = read32(&space, 0x10);
         assert_eq!(low & 0xf, 0xc, "64-bit prefetchable");
@@ -243,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_capability_chain_is_power_management_express_msix_and_vendor() {
-        let space = ConfigSpace::new(&Profile::default());
+        let space = ConfigSpace::new(&Profile::default(), false);
         let mut at = 0x34;
         let mut ids = Vec::new();
         let mut byte = [0];
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn identity_is_read_only_and_the_command_register_is_not() {
-        let mut space = ConfigSpace::new(&Profile::default());
+        let mut space = ConfigSpace::new(&Profile::default(), false);
         let id = read32(&space, 0);
         space.write(0, &[0; 4]);
         assert_eq!(read32(&space, 0), id);
@@ -274,7 +281,7 @@ mod tests {
     /// `mlx5_core` warns: "Failed to get valid vendor specific ID".
     #[test]
     fn the_vendor_semaphore_is_taken_with_a_ticket_and_no_space_exists_behind_it() {
-        let mut space = ConfigSpace::new(&Profile::default());
+        let mut space = ConfigSpace::new(&Profile::default(), false);
         assert_eq!(read32(&space, 0xcc), 0);
         let ticket = read32(&space, 0xc8);
         let [a, b, c, d] = ticket.to_be_bytes();
@@ -291,7 +298,7 @@ mod tests {
 
     #[test]
     fn device_control_bit_15_asks_for_a_function_level_reset() {
-        let mut space = ConfigSpace::new(&Profile::default());
+        let mut space = ConfigSpace::new(&Profile::default(), false);
         assert_eq!(
             space.write(0x68, &[0x10, 0xa8]),
             ConfigEffect::FunctionLevelReset
@@ -300,5 +307,15 @@ mod tests {
         let mut control = [0; 2];
         space.read(0x68, &mut control);
         assert_eq!(control[1] & 0x80, 0, "the bit reads as zero");
+    }
+
+    #[test]
+    fn a_virtual_function_has_no_bit_for_relaxed_ordering_of_its_own() {
+        for is_virtual in [false, true] {
+            let mut space = ConfigSpace::new(&Profile::default(), is_virtual);
+            assert_eq!(space.relaxed_ordering(), !is_virtual);
+            space.write(0x68, &[0xff, 0x28]);
+            assert_eq!(space.relaxed_ordering(), !is_virtual);
+        }
     }
 }

@@ -153,6 +153,8 @@ pub struct Mkey {
     pub umr_enabled: bool,
     /// True if a peer may invalidate the key.
     pub remote_invalidate: bool,
+    /// Whether writes and reads may pass others. All accesses here are in order, so only QUERY_MKEY shows it.
+    pub relaxed: [bool; 2],
     /// Access rights.
     pub access: Access,
     /// Protection domain.
@@ -588,6 +590,7 @@ mod tests {
             free: false,
             umr_enabled: false,
             remote_invalidate: false,
+            relaxed: [false; 2],
             access: Access {
                 local_read: true,
                 local_write: true,

@@ -128,7 +128,7 @@ impl Nic {
         let mut nic = Self {
             index,
             seat,
-            config: ConfigSpace::new(&profile),
+            config: ConfigSpace::new(&profile, seat.is_virtual()),
             init: InitSegment::new(bar.clone(), &profile),
             iommu: Iommu::default(),
             stage: Stage::Reset,
@@ -222,7 +222,7 @@ impl Nic {
     /// space.
     pub fn set_vectors(&mut self, vectors: u16) {
         self.profile.msix_vectors = vectors;
-        self.config = ConfigSpace::new(&self.profile);
+        self.config = ConfigSpace::new(&self.profile, self.seat.is_virtual());
     }
 
     /// Resets a virtual function that its manager has enabled or disabled.

@@ -7,7 +7,8 @@
 //! | 0x048 | 4 | EQ consumer counter only |
 //! | 0x800 + n·0x100 | 8 | send doorbell: the first 8 bytes of the last WQE |
 //!
-//! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A doorbell is valid
+//! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A whole doorbell
+//! discards a first half of its register; this is inferred, because no driver mixes the two. A doorbell is valid
 //! only on the UAR page with which its queue was created. Any other write is ignored and reported as a driver bug,
 //! except the rest of a WQE in a BlueFlame register, which is only ignored.
 
@@ -22,6 +23,11 @@ const EQ_UPDATE: u32 = 0x48;
 const SEND: u32 = 0x800;
 /// Distance between the send doorbell registers of a page, in bytes.
 const SEND_HALF: u32 = 0x100;
+
+/// Returns whether a register takes doorbells of 8 bytes.
+fn is_doorbell(register: u32) -> bool {
+    register == CQ_ARM || is_send_register(register)
+}
 
 impl Nic {
     /// Handles a write of `length` bytes of `value` to a UAR page, at `offset` in BAR 0.
@@ -40,21 +46,14 @@ impl Nic {
         match (register, length) {
             (EQ_ARM, 4) => self.eq_doorbell(env, page, word, true),
             (EQ_UPDATE, 4) => self.eq_doorbell(env, page, word, false),
-            (CQ_ARM, 8) => {
-                self.forget_half(page, register);
-                self.cq_arm_doorbell(env, page, value);
+            (_, 8) if is_doorbell(register) => {
+                self.halves.remove(&(page, register));
+                self.whole_doorbell(env, page, register, value);
             }
-            (_, 8) if is_send_register(register) => {
-                self.forget_half(page, register);
-                self.send_doorbell(env, page, value);
-            }
-            (CQ_ARM, 4) => {
+            (_, 4) if is_doorbell(register) => {
                 self.halves.insert((page, register), [a, b, c, d]);
             }
-            (_, 4) if is_send_register(register) => {
-                self.halves.insert((page, register), [a, b, c, d]);
-            }
-            (_, 4) if register % 8 == 4 && self.is_doorbell(register - 4) => {
+            (_, 4) if register % 8 == 4 && is_doorbell(register - 4) => {
                 let Some([e, f, g, h]) = self.halves.remove(&(page, register - 4)) else {
                     self.driver_bug(
                         env,
@@ -62,12 +61,7 @@ impl Nic {
                     );
                     return;
                 };
-                let whole = [e, f, g, h, a, b, c, d];
-                if register - 4 == CQ_ARM {
-                    self.cq_arm_doorbell(env, page, whole);
-                } else {
-                    self.send_doorbell(env, page, whole);
-                }
+                self.whole_doorbell(env, page, register - 4, [e, f, g, h, a, b, c, d]);
             }
             // A write of the rest of a WQE to a BlueFlame register is ignored: the WQE is in memory as well. UCX copies
             // the whole WQE regardless of the BlueFlame capability (`uct_ib_mlx5_bf_copy` in
@@ -85,15 +79,12 @@ impl Nic {
         caps.bf() || caps.log_max_uctx() > 0
     }
 
-    /// Forgets a first half without a second one, because a whole doorbell of its register has followed.
-    fn forget_half(&mut self, page: u32, register: u32) {
-        if !self.halves.is_empty() {
-            self.halves.remove(&(page, register));
+    fn whole_doorbell(&mut self, env: &mut Env, page: u32, register: u32, value: [u8; 8]) {
+        if register == CQ_ARM {
+            self.cq_arm_doorbell(env, page, value);
+        } else {
+            self.send_doorbell(env, page, value);
         }
-    }
-
-    fn is_doorbell(&self, register: u32) -> bool {
-        register == CQ_ARM || is_send_register(register)
     }
 
     fn eq_doorbell(&mut self, env: &mut Env, page: u32, word: u32, arm: bool) {

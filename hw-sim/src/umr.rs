@@ -479,6 +479,7 @@ mod tests {
             free,
             umr_enabled: true,
             remote_invalidate: true,
+            relaxed: [false; 2],
             access: Access {
                 local_read: true,
                 local_write: true,

@@ -172,9 +172,11 @@ fn function_fault(what: &str, when: &str) -> Result<FunctionFault, String> {
 }
 
 fn byte(text: &str) -> Option<u8> {
+    // The parsers of the standard library accept a sign.
+    if text.contains('+') {
+        return None;
+    }
     match text.strip_prefix("0x") {
-        // `from_str_radix` would accept a sign.
-        Some(hex) if hex.starts_with('+') => None,
         Some(hex) => u8::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     }
@@ -380,8 +382,8 @@ mod tests {
 
     #[test]
     fn a_byte_is_decimal_or_has_hex_digits_without_a_sign() {
-        let read = ["5", "0x5f", "0x+5", "256", "0x"].map(byte);
-        assert_eq!(read, [Some(5), Some(0x5f), None, None, None]);
+        let read = ["5", "0x5f", "+5", "0x+5", "256", "0x"].map(byte);
+        assert_eq!(read, [Some(5), Some(0x5f), None, None, None, None]);
     }
 
     #[test]

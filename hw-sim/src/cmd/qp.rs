@@ -447,7 +447,7 @@ fn changed_references(
         return Ok(None);
     };
     let (mask, context, objects) = (input.opt_param_mask(), input.qpc(), &cmd.nic.objects);
-    // Only UD has this bit, and its contexts scatter no data to CQEs, so its CQ may have entries of any size.
+    // Only UD queue pairs have this bit. They cannot scatter data to CQEs, so the new CQ may have entries of any size.
     if mask & OPT_CQN_RCV != 0 {
         must_exist(&objects.cqs, context.cqn_rcv())?;
         refs.cqn_rcv = context.cqn_rcv();

@@ -6,7 +6,7 @@ use super::vport::ethernet;
 use super::{Cmd, Outcome, Refusal, must_exist, output, refuse, ts_format};
 use crate::eth::State;
 use crate::eth::sq::{Sq, SqSlot};
-use crate::eth::transmit::{INLINE_BY_VPORT, Inline};
+use crate::eth::transmit::Inline;
 use crate::qp::ring::Rings;
 use crate::qp::send_queue::SendQueue;
 use crate::uctx::RAW_TX;
@@ -72,17 +72,6 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
             BAD_PARAM,
             "inline mode",
             "{}",
-            context.min_wqe_inline_mode()
-        ));
-    }
-    // This refusal is inferred: Linux (`en_main.c` `mlx5e_create_sq`) and DPDK give the queue the vport's mode then.
-    let by_vport = cmd.nic.caps.eth_offloads.wqe_inline_mode() == INLINE_BY_VPORT;
-    let least = u32::from(cmd.env.vport(cmd.nic.seat).min_inline);
-    if by_vport && context.min_wqe_inline_mode() < least {
-        return Err(refuse!(
-            BAD_PARAM,
-            "inline mode below that of the vport",
-            "{} of {least}",
             context.min_wqe_inline_mode()
         ));
     }

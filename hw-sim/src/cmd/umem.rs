@@ -121,7 +121,8 @@ impl Cmd<'_> {
     }
 
     /// Returns the DMA address of a doorbell record, which must be 8-byte aligned and not 0. Without `umem`, `address`
-    /// is that DMA address. With `umem`, `address` is an offset in that user memory, and the second result names both.
+    /// is that DMA address. With `umem`, `address` is an offset in that user memory, and the second result contains the
+    /// umem's number and the offset.
     pub(super) fn record(
         &self,
         umem: Option<u32>,

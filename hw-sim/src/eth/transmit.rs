@@ -27,8 +27,6 @@ const TRANSPORT_CHECKSUM: u8 = 1 << 7;
 const INSERT_TAG: u16 = 1 << 15;
 /// Bytes of inline headers that are in the Ethernet segment itself.
 const INLINE_IN_SEGMENT: usize = 2;
-/// `wqe_inline_mode` in which the vport's context determines the headers that send queues must have inline.
-pub const INLINE_BY_VPORT: u32 = 1;
 /// Maximum data of a large send in bytes, whatever the capability allows.
 const MOST_DATA: u64 = 1 << 18;
 /// Maximum number of frames of a large send: 256 KiB in pieces of eight bytes, the smallest that Linux' TCP ever makes

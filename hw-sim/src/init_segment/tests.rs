@@ -156,9 +156,9 @@ fn the_report_of_a_lost_command_doorbell_has_no_address() {
         write(&mut segment, &bar, 0x10, high);
         write(&mut segment, &bar, 0x18, 1)
     };
-    let told = report(7, 0xab0f_e000);
-    assert!(matches!(told, RegisterEffect::Bug(_)), "{told:?}");
-    assert_eq!(told, report(5, 0x1000));
+    let bug = report(7, 0xab0f_e000);
+    assert!(matches!(bug, RegisterEffect::Bug(_)), "{bug:?}");
+    assert_eq!(bug, report(5, 0x1000));
 }
 
 #[test]

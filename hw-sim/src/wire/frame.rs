@@ -306,6 +306,7 @@ pub fn with_tag(frame: &[u8], control: u16) -> Vec<u8> {
 
 /// Returns a tagged frame without its outermost tag.
 pub fn without_tag(frame: &[u8]) -> Vec<u8> {
+    // PANIC: callers have found the tag with `Headers::of`, so the frame has at least 18 bytes.
     let mut bare = frame[..TAG.start].to_vec();
     bare.extend_from_slice(&frame[TAG.end..]);
     bare

@@ -145,36 +145,6 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     assert_eq!(hw_sim::cmd::syndrome_of(refusal), 0xd6_1c0b);
 }
 
-/// If the device lets the vport decide about inline headers (`wqe_inline_mode` 1), a send queue of a lower mode than
-/// the vport's is refused. Otherwise the vport's mode does not count.
-#[test]
-fn a_send_queue_has_at_least_the_vports_inline_mode_where_the_vport_decides() {
-    for (by_device, of_vport, least) in [(0, 2, 0), (1, 0, 0), (1, 2, 2), (1, 3, 3), (2, 3, 0)] {
-        let mut profile = modest().ethernet();
-        profile
-            .eth_offloads
-            .set(|caps| _ = caps.set_wqe_inline_mode(by_device));
-        let (mut bench, _) = Bench::usable(profile);
-        let mut modify = ModifyNicVportContextIn::new();
-        modify.field_select_mut().set_min_inline(true);
-        modify
-            .nic_vport_context_mut()
-            .set_min_wqe_inline_mode(of_vport);
-        bench.exec(&modify).unwrap();
-        for mode in 0..4 {
-            let mut sq = CreateSqIn::new();
-            sq.ctx_mut().set_cqn(0xdead).set_min_wqe_inline_mode(mode);
-            // An accepted mode still fails, because the completion queue does not exist.
-            let expected = match mode < least {
-                true => CmdStatus::BAD_PARAM,
-                false => CmdStatus::BAD_RESOURCE,
-            };
-            let case = format!("mode {mode} of {by_device}, vport {of_vport}");
-            assert_eq!(bench.status(&sq), expected, "{case}");
-        }
-    }
-}
-
 /// An RC queue pair of a RoCE port can have forced loopback only with `fl_rc_qp_when_roce_enabled` (rdma-core and Linux
 /// `dr_send_allow_fl`). A queue pair of another service cannot have it.
 #[test]

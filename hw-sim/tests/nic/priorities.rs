@@ -168,7 +168,7 @@ fn without_the_capability_there_are_no_traffic_classes() {
 /// (`mlx5_query_hca_caps` in fw.c). All its bytes are 0, because the card has neither packet pacing nor scheduling
 /// elements.
 #[test]
-fn a_card_with_qos_has_the_page_of_it_and_the_page_is_zero() {
+fn a_card_with_qos_has_a_qos_page_of_zeros() {
     let mut bench = Bench::usable(modest()).0;
     for op_mod in [CapType::QOS.max(), CapType::QOS.current()] {
         assert_eq!(bench.capability(op_mod), Ok([0; 0x1000]), "{op_mod:#x}");
@@ -369,7 +369,7 @@ fn on_a_switch(config: SwitchConfig) -> ([Side; 2], SwitchId) {
 }
 
 #[test]
-fn a_cable_between_two_functions_is_no_cable_of_a_switch() {
+fn a_switch_cable_between_two_functions_is_refused() {
     let sim = Sim::new(SimConfig::seeded(7));
     let sides = [0, 1].map(|side| Side::new(&sim, side, 6));
     let ends = sides

@@ -13,7 +13,7 @@ use driver::{Device, Function};
 use hw_mlx::VportAdmin;
 use hw_mlx::{AsyncEvent, Hca, HcaConfig};
 use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
-use mlx_prm::{AccessRegIn, ModifyNicVportContextIn, RegisterId};
+use mlx_prm::{AccessRegIn, ModifyNicVportContextIn, QueryNicVportContextIn, RegisterId};
 
 use super::page::keep;
 use super::{World, generation};
@@ -78,10 +78,10 @@ const NEVER_BOOTS: Expect = Expect::Refused("initializing");
 const LINK_DOWN: &str = "link down at start, up later";
 const VPORT_DOWN: &str = "vport down at start, up later";
 const VPORT_OFF: &str = "vport not enabled by its owner";
-const PORT_OFF: &str = "port switched off by the driver before (PAOS)";
+const PORT_OFF: &str = "port switched off by an earlier driver (PAOS)";
 const MTU_9022: &str = "MTU of 9022 bytes";
-const INLINE_NETWORK: &str = "inline headers as the vport says: network";
-const INLINE_TRANSPORT: &str = "inline headers as the vport says: transport";
+const INLINE_NETWORK: &str = "inline mode of a virtual function's vport: network headers";
+const INLINE_TRANSPORT: &str = "inline mode of a virtual function's vport: transport headers";
 
 const AXES: &[Axis] = &[
     up("as it is", |_, _| {}),
@@ -114,12 +114,12 @@ const AXES: &[Axis] = &[
             caps.set_uar_4k(false);
         });
     }),
-    up("no ports to name (num_vhca_ports 0)", |profile, _| {
+    up("no native port number (num_vhca_ports 0)", |profile, _| {
         profile.general.set(|caps| {
             caps.set_num_vhca_ports(0);
         });
     }),
-    up("a port to name (num_vhca_ports 1)", |profile, _| {
+    up("a native port number (num_vhca_ports 1)", |profile, _| {
         profile.general.set(|caps| {
             caps.set_num_vhca_ports(1);
         });
@@ -288,7 +288,7 @@ fn prepare(axis: &Axis, world: &World, is_virtual: bool) {
         input
     };
     let owner = |port_mtu| {
-        let physical = Arc::clone(&world.card.physical()) as Arc<dyn Device>;
+        let physical: Arc<dyn Device> = world.card.physical();
         let function = Function::in_process(physical).expect("a function");
         let mut config = HcaConfig::new();
         config.port_mtu = port_mtu;
@@ -307,15 +307,30 @@ fn prepare(axis: &Axis, world: &World, is_virtual: bool) {
         MTU_9022 if is_virtual => {
             owner(Some(9000)).close().expect("closed");
         }
-        // The reset of a physical function sets its own vport's mode back to 0.
-        INLINE_NETWORK | INLINE_TRANSPORT if is_virtual => {
-            let mode = if axis.name == INLINE_NETWORK { 2 } else { 3 };
-            let mut owner = owner(None);
-            owner.exec(&inline(mode)).expect("the vport's mode");
-            owner.close().expect("closed");
+        _ => {
+            // The reset of a physical function sets its own vport's mode back to 0.
+            if let Some(mode) = inline_mode(axis).filter(|_| is_virtual) {
+                let mut owner = owner(None);
+                owner.exec(&inline(mode)).expect("the vport's mode");
+                owner.close().expect("closed");
+            }
         }
-        _ => {}
     }
+}
+
+/// Returns the inline mode that the owner of a virtual function sets for its vport in this case.
+fn inline_mode(axis: &Axis) -> Option<u32> {
+    match axis.name {
+        INLINE_NETWORK => Some(2),
+        INLINE_TRANSPORT => Some(3),
+        _ => None,
+    }
+}
+
+/// Waits longer than a link trains.
+fn wait_for_training(hca: &mut Hca) {
+    let until = hca.now() + Duration::from_secs(1);
+    while hca.wait(until).expect("alive") {}
 }
 
 /// Runs one case. Returns the entry for the table, or a description of the unexpected result.
@@ -377,18 +392,20 @@ fn run(
             if axis.name == LINK_DOWN {
                 assert!(!hca.port().link_up, "{case}");
                 world.sim.inject(&world.card.physical(), &Fault::LinkUp);
-                // Longer than a link trains.
-                let trained = hca.now() + Duration::from_secs(1);
-                while hca.wait(trained).expect("alive") {}
+                wait_for_training(hca);
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
             }
             if axis.name == PORT_OFF {
                 // Only the physical function switches the port on.
-                let trained = hca.now() + Duration::from_secs(1);
-                while hca.wait(trained).expect("alive") {}
+                wait_for_training(hca);
                 let state = hca.vport_state().expect("an answer");
                 let is_physical = !hw_mlx::ids::is_virtual(hca.device_id());
                 assert_eq!(state.is_up, is_physical, "{case}");
+            }
+            if let Some(mode) = inline_mode(axis).filter(|_| is_virtual) {
+                let own = hca.exec(&QueryNicVportContextIn::new()).expect("an answer");
+                let found = own.nic_vport_context().min_wqe_inline_mode();
+                assert_eq!(found, mode, "{case}");
             }
             if axis.name == MTU_9022 {
                 assert_eq!((hca.port().mtu, hca.port().path_mtu), (9022, 5), "{case}");
