@@ -101,10 +101,10 @@ impl Subscriber for ByThread {
     fn event(&self, event: &Event<'_>) {
         let mut message = Message(None);
         event.record(&mut message);
-        let is_of_an_entry = |text: &String| text.ends_with(IGNORED);
+        let is_about_an_entry = |text: &String| text.ends_with(IGNORED);
         let collector = COLLECTOR.with_borrow(Clone::clone);
         if let Some(collector) = collector {
-            collector.said().extend(message.0.filter(is_of_an_entry));
+            collector.said().extend(message.0.filter(is_about_an_entry));
         }
     }
 

@@ -112,8 +112,8 @@ impl World {
             self.random.random_range(1..4),
         );
         match draw {
-            0..=9 => self.wire_trouble(side, draw, small),
-            10..=17 | 44..=45 => self.command_trouble(side, draw, small),
+            0..=9 => self.inject_wire_fault(side, draw, small),
+            10..=17 | 44..=45 => self.inject_command_fault(side, draw, small),
             18..=20 if self.has(Feature::Pages) => {
                 let pages = i32::try_from(small).unwrap_or(1) * 10 - 20;
                 self.inject(side, "page request", &Fault::PageRequest { pages });
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    fn wire_trouble(&mut self, side: usize, draw: u32, small: u32) {
+    fn inject_wire_fault(&mut self, side: usize, draw: u32, small: u32) {
         let for_a_while = self.random.random_range(1..3_000_000_000_u64);
         let ppm = self.random.random_range(0..200_000);
         let faults = Faults {
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    fn command_trouble(&mut self, side: usize, draw: u32, small: u32) {
+    fn inject_command_fault(&mut self, side: usize, draw: u32, small: u32) {
         let (which, pick) = (
             self.random.random_range(0..10),
             self.random.random_range(0..COMMANDS.len()),

@@ -22,7 +22,7 @@ const AT_A_TIME: u32 = 64;
 
 impl World {
     /// Delivers a connection request of the attacker. Each request has other numbers than all earlier requests.
-    pub fn stranger_asks(&mut self, side: usize, to: Address, qual: u64) {
+    pub fn send_attacker_request(&mut self, side: usize, to: Address, qual: u64) {
         let number = u32::try_from(self.next_number()).unwrap_or(u32::MAX);
         let mut req = a_request(to, qual);
         (req.local_comm_id, req.local_qpn) = (number, Qpn::masked(number));
@@ -61,7 +61,7 @@ impl World {
         });
         let Some(Ok((evd, psp))) = point else { return };
         for asked in 1..=requests {
-            self.stranger_asks(side, to, UNDECIDED_QUAL);
+            self.send_attacker_request(side, to, UNDECIDED_QUAL);
             if asked.is_multiple_of(AT_A_TIME) {
                 self.look_after(side);
             }
@@ -81,7 +81,7 @@ impl World {
             asked.len()
         );
         self.cover
-            .count("stranger", "more requests than are decided");
+            .count("attacker", "more requests than are decided");
         for cr in asked {
             self.call(side, "dat_cr_reject", |open| open.ia.cr_reject(cr));
         }

@@ -34,6 +34,7 @@ mod actions;
 mod address;
 pub mod bytes;
 pub mod calls;
+mod captured_packets;
 mod close_notice;
 mod cover;
 mod driver_warnings;
@@ -51,7 +52,6 @@ mod many;
 mod off_path_attacker;
 mod side;
 mod small;
-mod spoofer;
 mod trace;
 mod world;
 

@@ -2,9 +2,9 @@
 //!
 //! The attacker knows addresses, GUIDs and service IDs, which other nodes send in clear, and queue pair numbers, which
 //! can be enumerated. The attacker does not know packet sequence numbers, communication IDs and keys, and guesses them.
-//! The management datagrams of this module have the attacker's own source address (the module `spoofer` also spoofs
-//! addresses). RoCE has no defence against a node on the path. The RC packets may have a spoofed source address.
-//! Answers to the attacker are dropped.
+//! The management datagrams of this module have the attacker's own source address (the module `captured_packets` also
+//! spoofs addresses). RoCE has no defence against a node on the path. The RC packets may have a spoofed source
+//! address. Answers to the attacker are dropped.
 //!
 //! The general checks are sufficient: a connection may end only for a recorded reason, and an attacker's packet is no
 //! reason.
@@ -171,12 +171,12 @@ impl World {
         }
         for _ in 0..times {
             let (what, frame) = match draw {
-                0..=3 => ("REQ", self.request_of_a_stranger(to, known)),
+                0..=3 => ("REQ", self.attacker_request(to, known)),
                 4..=6 => ("forged datagram", self.forged_datagram(to, known)),
                 7..=9 => ("RC packet", self.forged_packet(ATTACKER, to)),
                 _ => ("RC packet in another's name", self.forged_packet(known, to)),
             };
-            self.cover.count("stranger", what);
+            self.cover.count("attacker", what);
             self.sim.deliver(&self.cards[card].physical(), &frame);
         }
     }
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// Returns an ordinary connection request, perhaps with another node's GUID and queue pair number.
-    fn request_of_a_stranger(&mut self, to: Address, known: Address) -> Vec<u8> {
+    fn attacker_request(&mut self, to: Address, known: Address) -> Vec<u8> {
         let random: u64 = self.random.random();
         let quals = [
             CONN_QUAL,

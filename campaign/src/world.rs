@@ -416,7 +416,11 @@ impl World {
 
     /// Checks that no byte outside of granted memory has changed, and that no device or driver reports an error.
     pub fn check_all(&self) {
-        assert_eq!(self.warnings.first(), None, "a driver blames its device");
+        assert_eq!(
+            self.warnings.first(),
+            None,
+            "a driver logged a wrong completion entry"
+        );
         for freed in &self.freed {
             if let Some(at) = freed.changed() {
                 panic!(

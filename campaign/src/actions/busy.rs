@@ -181,7 +181,7 @@ impl World {
         self.events(side);
         for _ in 0..MIXED {
             let qual = CONN_QUAL + self.sides[side].side_config.apart;
-            self.stranger_asks(side, to, qual);
+            self.send_attacker_request(side, to, qual);
         }
         self.look_after(side);
         self.disconnect(side, at, CloseFlags::Abrupt);

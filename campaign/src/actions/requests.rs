@@ -8,9 +8,9 @@ use udapl::{ConnQual, EpHandle};
 
 use super::outcome;
 use crate::Feature;
+use crate::captured_packets::SPOOFED_DATA;
 use crate::end::{End, Link, Name, Phase, WINDOW};
 use crate::off_path_attacker::QPNS;
-use crate::spoofer::SPOOFED_DATA;
 use crate::world::World;
 
 impl World {
@@ -30,9 +30,9 @@ impl World {
         };
         let Some(name) = name.filter(|name| self.by_name.contains_key(name)) else {
             if draw < 5 && brought.is_none() {
-                self.accept_stranger(side, cr);
+                self.accept_attacker(side, cr);
             } else {
-                self.cover.count("request of a stranger", "rejected");
+                self.cover.count("request of an attacker", "rejected");
                 self.refuse(side, cr);
             }
             return;
@@ -73,7 +73,7 @@ impl World {
 
     /// Accepts a request that no program of this simulation has made. The endpoint stays in use until the attempt
     /// fails.
-    fn accept_stranger(&mut self, side: usize, cr: CrHandle) {
+    fn accept_attacker(&mut self, side: usize, cr: CrHandle) {
         let idle = |end: &End| end.phase == Phase::Idle && end.ep.is_some();
         let open = self.sides[side].open.as_ref();
         let at = open.and_then(|open| open.ends.iter().position(idle));
@@ -87,7 +87,7 @@ impl World {
         });
         let Some(accepted) = accepted else { return };
         self.cover
-            .count("request of a stranger", outcome(&accepted));
+            .count("request of an attacker", outcome(&accepted));
         if accepted.is_err() {
             self.refuse(side, cr);
         } else if let Some(open) = &mut self.sides[side].open {

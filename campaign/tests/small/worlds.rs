@@ -53,7 +53,7 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "drop",
         "open",
         "asynchronous event",
-        "stranger",
+        "attacker",
         "burst",
         "sleep",
         "another EVD",

@@ -92,7 +92,7 @@ impl World {
             };
             (what, packet.emit())
         };
-        self.cover.count("stranger", what);
+        self.cover.count("attacker", what);
         let card = &self.cards[self.sides[side].card];
         self.sim.deliver(&card.physical(), &frame);
     }
