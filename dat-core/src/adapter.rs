@@ -31,8 +31,12 @@ pub(crate) struct InstanceIndex(u32);
 pub(crate) enum Arrival {
     /// An event of the connection manager.
     Event(CmEvent),
-    /// A connection request that another instance, the first one named, hands off to a service point of this instance.
-    HandedOff(InstanceIndex, ListenId, Box<Cr>),
+    /// A connection request that the instance `from` hands off to a service point of this instance.
+    HandedOff {
+        from: InstanceIndex,
+        listen: ListenId,
+        cr: Box<Cr>,
+    },
     /// A question of an observer, which this instance answers.
     Question(Question),
     /// An observer's request to start or stop measuring.
@@ -44,7 +48,7 @@ impl Arrival {
     const fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Event(event) => Some(event.conn()),
-            Self::HandedOff(_, _, cr) => Some(cr.conn),
+            Self::HandedOff { cr, .. } => Some(cr.conn),
             Self::Question(_) | Self::Measure(_) => None,
         }
     }
@@ -53,7 +57,7 @@ impl Arrival {
     const fn is_request(&self) -> bool {
         matches!(
             self,
-            Self::Event(CmEvent::Request { .. }) | Self::HandedOff(..)
+            Self::Event(CmEvent::Request { .. }) | Self::HandedOff { .. }
         )
     }
 }
@@ -202,7 +206,7 @@ impl State {
                     self.least_loaded(request.listen, None)
                 }
                 // The instance that handed the request off does not take it back.
-                Arrival::HandedOff(from, listen, _) => self.least_loaded(*listen, Some(*from)),
+                Arrival::HandedOff { from, listen, .. } => self.least_loaded(*listen, Some(*from)),
                 Arrival::Event(_) | Arrival::Question(_) | Arrival::Measure(_) => None,
             };
             // If another instance listens, it gets the request. Otherwise the request is declined for lack of
@@ -335,7 +339,7 @@ impl State {
         self.let_go(conn, from);
         self.own(conn, to);
         if let Some(queue) = self.queue(to) {
-            let arrival = Arrival::HandedOff(from, listen, cr);
+            let arrival = Arrival::HandedOff { from, listen, cr };
             queue.arrivals.push_back(arrival);
             (queue.waker)();
         }
@@ -535,7 +539,7 @@ mod tests {
             match arrival {
                 Arrival::Question(question) => questions.push(question.what.objects),
                 Arrival::Measure(on) => measures.push(on),
-                Arrival::Event(_) | Arrival::HandedOff(..) => requests += 1,
+                Arrival::Event(_) | Arrival::HandedOff { .. } => requests += 1,
             }
         }
         let last: Vec<usize> = (asked - QUESTIONS..asked).collect();

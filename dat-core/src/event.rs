@@ -224,8 +224,8 @@ pub enum NetworkEvent {
     },
     /// No station answers for the address of a neighbour that a connection or a waiting datagram needs.
     NeighbourLost(IpAddr),
-    /// The adapter does not take part in the network, although it was configured to do so if possible. Or it no longer
-    /// does, because the device stopped answering for the Ethernet port. Peers are searched among the configured
+    /// The adapter does not take part in the network. Either it was configured to do so if possible and could not join,
+    /// or the device later stopped answering for the Ethernet port. Peers are then searched among the configured
     /// neighbours only.
     NotJoined,
 }

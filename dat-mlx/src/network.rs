@@ -84,8 +84,8 @@ pub(crate) struct Outcome {
 /// Source and destination address of each queue pair. An entry is valid as long as a queue pair holds its `Arc`.
 type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
-/// A copy of the counters of the network protocols' frames, for threads that do not wait for the [`Network`]. Whoever
-/// uses the [`Network`] may wait for the device.
+/// A copy of the counters of the network protocols' frames. A reader does not wait for the lock of the [`Network`],
+/// whose holder may wait for the device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountersCopy(Arc<Mutex<neighbour::Counters>>);
 
@@ -303,7 +303,13 @@ impl Network {
 
     /// Returns the time by which [`Network::turn`] must be called even if no frame arrives; `None` if no timer runs.
     pub(crate) fn due(&self) -> Option<Duration> {
-        self.due
+        self.due.filter(|_| !self.is_given_up())
+    }
+
+    /// Returns whether the Ethernet port was given up. Then no neighbour is searched, probed or found lost. MACs that
+    /// are known stay in use.
+    pub(crate) const fn is_given_up(&self) -> bool {
+        self.ethernet.is_given_up()
     }
 
     /// Returns the time from which the Ethernet port is to be repaired; `None` if it works.
@@ -311,7 +317,7 @@ impl Network {
         self.ethernet.repair_due()
     }
 
-    /// Takes over what a call of the crate `neighbour` may have changed: the next time of a timer, and the counters.
+    /// Updates the time of the next timer and the copy of the counters after a call of the crate `neighbour`.
     fn changed(&mut self) {
         self.counters.set(self.neighbours.counters());
         let refresh = (!self.peers.is_empty()).then_some(self.refresh_at);
@@ -339,6 +345,9 @@ impl Network {
         self.changed();
         match resolution {
             Resolution::Known(mac) => NextHop::Known(mac),
+            Resolution::Pending if self.is_given_up() => NextHop::Unreachable(format!(
+                "{destination} from {source}: the Ethernet port was given up"
+            )),
             Resolution::Pending => NextHop::Pending,
             // When the link comes up, our addresses are announced and all waiting datagrams are tried again.
             Resolution::Unreachable(Reason::LinkDown) if trains => NextHop::Pending,
@@ -417,23 +426,24 @@ impl Network {
             recorder.frame(now, false, frame);
             neighbours.received(frame, time);
         });
-        if self.due.is_some_and(|due| due <= time) {
+        if self.due().is_some_and(|due| due <= time) {
             if self.refresh_at <= time {
                 self.refresh(time);
             }
             self.neighbours.tick(time);
             heard = true;
         }
-        if heard {
-            self.changed();
-        }
         while let Some(bytes) = self.neighbours.next_frame(&mut *self.frame) {
+            heard = true;
             if self.ethernet.send(&self.frame[..bytes]).is_ok() {
                 self.recorder.frame(now, true, &self.frame[..bytes]);
             } else {
                 // The frame is lost. The protocol repeats the request or answer.
                 tracing::debug!(bytes, "no room for a frame");
             }
+        }
+        if heard {
+            self.changed();
         }
         let (mut settled, mut told) = (false, Vec::new());
         while let Some(event) = self.neighbours.next_event() {

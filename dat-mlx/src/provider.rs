@@ -191,7 +191,10 @@ impl MlxProvider {
         if down.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
-        let without = common.without_network.is_some();
+        let given_up = common
+            .network()
+            .is_some_and(|network| network.is_given_up());
+        let without = given_up || common.without_network.is_some();
         let events = without.then_some(ProviderEvent::Network(NetworkEvent::NotJoined));
         Ok(Self {
             doorbells: Doorbells::new(hca.uar().clone()),
@@ -306,8 +309,11 @@ impl MlxProvider {
             self.events.extend(translated);
         }
         if let Err(error) = self.common.gsi().repair(&mut self.hca) {
-            let is_stopped = self.hca.is_dead();
-            tracing::error!(%error, is_stopped, "QP1 cannot be repaired; unless the device is stopped, it is tried again");
+            if self.hca.is_dead() {
+                tracing::error!(%error, "QP1 cannot be repaired; the device is stopped");
+            } else {
+                tracing::error!(%error, "QP1 cannot be repaired now; the repair is tried again");
+            }
         }
         handled
     }

@@ -330,16 +330,16 @@ impl Ethernet {
     /// The device refused: the port stays broken, and is to be repaired again after a pause. Or the device did not
     /// answer, and the port is given up.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if hca.is_dead() || self.repair_due().is_none_or(|due| hca.now() < due) {
+        if self.repair_due().is_none_or(|due| hca.now() < due) || hca.is_dead() {
             return Ok(());
         }
         let Numbers { sqn, rqn, .. } = self.numbers;
         tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
         let repaired = self.restart(hca);
         match &repaired {
-            Err(error) if error.outcome_unknown() => self.queue.give_up(),
-            Err(_) => self.queue.repair_failed(hca.now()),
-            Ok(()) => {}
+            Err(error) if error.is_refusal() => self.queue.repair_failed(hca.now()),
+            Err(_) => self.queue.give_up(),
+            Ok(()) => self.queue.repaired(hca.now()),
         }
         Ok(repaired?)
     }
@@ -348,8 +348,8 @@ impl Ethernet {
         let Numbers { sqn, rqn, .. } = self.numbers;
         // Only the device knows the state of each queue, so both source states are tried, and one is refused.
         for from in [READY, ERROR] {
-            tried(send_state(hca, sqn, from, RESET))?;
-            tried(recv_state(hca, rqn, from, RESET))?;
+            ignore_refusal(send_state(hca, sqn, from, RESET))?;
+            ignore_refusal(recv_state(hca, rqn, from, RESET))?;
         }
         self.queue.reset();
         send_state(hca, sqn, RESET, READY)?;
@@ -357,6 +357,12 @@ impl Ethernet {
         self.queue.post_receives();
         self.queue.mended();
         Ok(())
+    }
+
+    /// Returns whether the port was given up, because the device did not answer a command that repairs it.
+    #[must_use]
+    pub const fn is_given_up(&self) -> bool {
+        self.queue.is_given_up()
     }
 
     /// Returns the time from which the port is to be repaired; `None` if it works, or was given up.
@@ -472,8 +478,8 @@ fn describe(wq: &mut Wq, pd: u32, memory: &RingMemory, entries: u32, stride: usi
         .set_log_wq_sz(entries.ilog2());
 }
 
-/// Passes an error on, unless the device has answered with it.
-fn tried(moved: Result<(), CmdError>) -> Result<(), CmdError> {
+/// Turns a refusal by the device into success, and returns any other error.
+fn ignore_refusal(moved: Result<(), CmdError>) -> Result<(), CmdError> {
     moved.or_else(|error| error.status().map_or(Err(error), |_| Ok(())))
 }
 

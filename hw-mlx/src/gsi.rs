@@ -149,8 +149,8 @@ pub struct ReceivedMad {
     pub mad: [u8; MAD_BYTES],
 }
 
-/// Number of datagrams that QP1 dropped since it was created, because too many others waited for [`Gsi::receive`]. Any
-/// thread may read it, whoever uses the [`Gsi`] meanwhile.
+/// Counter of the datagrams that QP1 dropped since it was created, because too many others waited for [`Gsi::receive`].
+/// Any thread may read it while another thread uses the [`Gsi`].
 #[derive(Clone, Debug, Default)]
 pub struct DroppedMads(Arc<AtomicU64>);
 
@@ -271,19 +271,19 @@ impl Gsi {
     /// The device refused: QP1 stays broken, and is to be repaired again after a pause. Or the device did not answer,
     /// and is stopped.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        if hca.is_dead() || self.repair_due().is_none_or(|due| hca.now() < due) {
+        if self.repair_due().is_none_or(|due| hca.now() < due) || hca.is_dead() {
             return Ok(());
         }
         tracing::warn!(qpn = self.qpn.get(), "QP1 broke; it is reset");
         let repaired = self.restart(hca);
         match &repaired {
-            Err(MlxError::Cmd(error)) if error.outcome_unknown() => {
+            Err(MlxError::Cmd(error)) if !error.is_refusal() => {
                 if !hca.is_dead() {
                     hca.stop("a command for QP1 was not answered");
                 }
             }
             Err(_) => self.queue.repair_failed(hca.now()),
-            Ok(()) => {}
+            Ok(()) => self.queue.repaired(hca.now()),
         }
         repaired
     }

@@ -114,7 +114,7 @@ pub struct KeyRequest {
     pub may_have_windows: bool,
 }
 
-/// Abilities of the function to reorder its memory accesses.
+/// Kinds of reordering of its memory accesses that the function supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relaxed {
     /// The device's writes may pass earlier writes.
@@ -458,7 +458,7 @@ mod tests {
     /// Relaxed reads need the capability `relaxed_ordering_read`, or both `relaxed_ordering_read_pci_enabled` and the
     /// bit of PCI configuration. Relaxed writes need their own capability only.
     #[test]
-    fn reads_are_relaxed_by_their_capability_or_by_that_of_pci_and_its_bit() {
+    fn relaxed_reads_need_their_capability_or_that_of_pci_with_its_bit() {
         for (write, read, with_pci, by_pci, expected) in [
             (false, false, false, true, (false, false)),
             (true, false, false, false, (true, false)),

@@ -164,8 +164,9 @@ impl Pages {
         let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
-        // PANIC: the arena has no page at address 0, which the firmware would not accept (mlx5_core does not give it).
-        assert_ne!(first, 0, "I/O addresses begin at 1");
+        // PANIC: `driver`'s allocator of I/O addresses never returns address 0. The firmware does not accept a page
+        // there (mlx5_core never gives one).
+        assert_ne!(first, 0, "a firmware page at I/O address 0");
         let free = (0..bytes)
             .step_by(PAGE_BYTES)
             .map(|offset| first + offset as u64)

@@ -128,7 +128,7 @@ pub(crate) struct Hardware {
     pub(crate) relaxed_ordering: bool,
 }
 
-/// Reads the identity of the function, and what its PCI configuration allows.
+/// Reads the identity of the function, and whether its PCI configuration enables relaxed ordering.
 pub(crate) fn hardware(
     function: &Function,
     registers: &Block<InitSegment>,
@@ -139,7 +139,10 @@ pub(crate) fn hardware(
         device_id: function.config_read_u16(CONFIG_DEVICE)?,
         revision: function.config_read_u8(CONFIG_REVISION)?,
         firmware: (major, minor, sub_minor),
-        relaxed_ordering: relaxed_ordering(function)?,
+        relaxed_ordering: relaxed_ordering(function).unwrap_or_else(|error| {
+            tracing::debug!(%error, "PCI capabilities cannot be read: no relaxed ordering by them");
+            false
+        }),
     })
 }
 

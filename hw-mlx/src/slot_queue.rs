@@ -17,8 +17,8 @@
 //! requests behind it (`Flushed`) contain no cause, and there may be hundreds of them.
 //!
 //! If the device refuses the reset, the queues stay broken, and the owner tries again after a pause. Connections that
-//! exist need neither QP1 nor the Ethernet port. A command that is not answered is not repeated, because each one holds
-//! up all instances until its time is over: the Ethernet port is then given up, and for QP1 the function is stopped.
+//! exist need neither QP1 nor the Ethernet port. A command that is not answered is not repeated, because all
+//! instances wait until its time limit passes: the Ethernet port is then given up, and for QP1 the function is stopped.
 //!
 //! `armed` is true while an event is requested and not yet counted. [`SlotQueue::drain`] does not clear it, even if
 //! it stops at its bound and entries remain. The arm request contained the index up to which entries had been read, so
@@ -126,7 +126,7 @@ pub(crate) struct SlotQueue {
     free_sends: Vec<u32>,
     armed: bool,
     broken: bool,
-    /// Time of the next repair, if the queues are broken; `None` if they were given up.
+    /// Earliest time of the next repair; `None` if the queues were given up.
     repair_at: Option<Instant>,
     /// Pause after the next repair that fails.
     pause: Duration,
@@ -187,9 +187,19 @@ impl SlotQueue {
         self.pause = MAX_PAUSE.min(2 * self.pause);
     }
 
+    /// Notes that a repair has succeeded. Queues that break again at once are repaired after a pause.
+    pub(crate) fn repaired(&mut self, now: Instant) {
+        self.repair_at = Some(now + FIRST_PAUSE);
+    }
+
     /// Gives the queues up: they are not repaired any more.
     pub(crate) const fn give_up(&mut self) {
         self.repair_at = None;
+    }
+
+    /// Returns whether the queues were given up.
+    pub(crate) const fn is_given_up(&self) -> bool {
+        self.repair_at.is_none()
     }
 
     /// Returns whether something that was sent is still in flight; false if the queues are broken.

@@ -33,10 +33,9 @@ pub struct Config {
     /// Maximum number of our addresses; at most 64.
     pub addresses: usize,
     /// Maximum number of neighbours learnt by requests. When the table is full, a new neighbour replaces the one that
-    /// was unused for longest, among those without an outstanding request. Neighbours that
-    /// are looked up only because a datagram has come from their address ([`Need::Sender`](crate::Need::Sender)) are
-    /// strangers. They have at most a quarter of the table, in which a new one replaces the oldest, and they are the
-    /// first to be replaced by others.
+    /// was unused for longest, among those without an outstanding request. Neighbours that are looked up only because a
+    /// datagram has come from their address ([`Need::Sender`](crate::Need::Sender)) are strangers. They have at most a
+    /// quarter of the table, in which a new one replaces the oldest, and they are the first to be replaced by others.
     pub neighbours: usize,
     /// Maximum number of frames queued for [`next_frame`](crate::Neighbours::next_frame). A reply is queued only while
     /// the queue is less than half full, an echo reply only while the queue is less than a quarter full.

@@ -15,16 +15,16 @@ use crate::wire::Echo;
 /// Data of our echo requests: 56 bytes, as many as `ping` sends.
 pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
-/// Reason for which a caller needs a neighbour. Anybody can send us datagrams from any address. So an entry that only
-/// such datagrams have needed has a place in the share of the strangers
+/// Reason for which a caller needs a neighbour. Any host can send us datagrams with a forged source address. So an
+/// entry that only such datagrams needed counts in the share of the strangers
 /// ([`Config::neighbours`](crate::Config::neighbours)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A local sender will go on sending to the neighbour. The neighbour is no stranger from then on.
+    /// A local sender will go on sending to the neighbour. If its entry was a stranger's, it no longer is.
     Own,
     /// A local sender sends one datagram, which may be an answer to a stranger. A stranger stays a stranger.
     Datagram,
-    /// The neighbour has sent a datagram. A new entry is that of a stranger.
+    /// The neighbour has sent a datagram. A new entry is a stranger's.
     Sender,
 }
 

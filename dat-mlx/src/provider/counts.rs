@@ -30,7 +30,7 @@ impl OpenedProvider {
         self.function.recorder()
     }
 
-    /// Returns the counters that need no command to the device. Does not wait for a command of another thread either.
+    /// Returns the counters that need no command to the device. The call does not wait for commands of other threads.
     /// `None`: the function is closed.
     #[must_use]
     pub fn counters(&self) -> Option<ProviderCounters> {

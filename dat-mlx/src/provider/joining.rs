@@ -15,8 +15,9 @@ pub enum NetworkState {
     Off,
     /// The function takes part.
     Joined,
-    /// With [`Participation::IfPossible`], the function could not join for this reason. Only the configured neighbours
-    /// and peers whose addresses are derived from their MACs are reachable.
+    /// The function could not join for this reason ([`Participation::IfPossible`]), or it has lost its Ethernet port
+    /// since. Only the configured neighbours and peers whose addresses are derived from their MACs are reachable, and
+    /// those whose MACs were known before the loss.
     Without(String),
 }
 
@@ -80,7 +81,11 @@ impl MlxProvider {
     /// Returns the function's participation in the network.
     #[must_use]
     pub fn network_state(&self) -> NetworkState {
-        match (&self.common.network, &self.common.without_network) {
+        match (self.common.network(), &self.common.without_network) {
+            (Some(network), _) if network.is_given_up() => {
+                let why = "the device did not answer a command that repairs the Ethernet port";
+                NetworkState::Without(why.to_owned())
+            }
             (Some(_), _) => NetworkState::Joined,
             (None, Some(why)) => NetworkState::Without(why.clone()),
             (None, None) => NetworkState::Off,

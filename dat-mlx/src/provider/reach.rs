@@ -69,11 +69,11 @@ impl MlxProvider {
             && let Some(unlogged) = self.log_mads_dropped.take(self.hca.now().0)
         {
             tracing::warn!(
-                adapter = self.hca.name(),
+                function = self.hca.name(),
                 dropped,
-                in_all = self.common.mads_dropped.get(),
+                total = self.common.mads_dropped.get(),
                 unlogged,
-                "datagrams of connection management arrive faster than they are handled; dropped"
+                "datagrams of connection management were dropped: they arrive faster than they are read"
             );
         }
         received
@@ -85,9 +85,11 @@ impl MlxProvider {
         let Some(mut network) = self.common.network() else {
             return;
         };
-        if let Err(error) = network.repair(&mut self.hca) {
+        if let Err(error) = network.repair(&mut self.hca)
+            && !self.hca.is_dead()
+        {
             if network.repair_due().is_some() {
-                tracing::error!(%error, "the Ethernet port cannot be repaired now; it is tried again");
+                tracing::error!(%error, "the Ethernet port cannot be repaired now; the repair is tried again");
             } else {
                 tracing::error!(%error, "the Ethernet port is given up: from now on only configured neighbours are found");
                 self.hca

@@ -301,7 +301,7 @@ fn warnings(function: &Arc<SimFunction>, network: Participation) -> Vec<String> 
 /// An opening without the network is logged as a warning with the function and the reason, and so is a command whose
 /// refusal costs something else. Without either, and if the network is not wanted, there is no warning.
 #[test]
-fn an_opening_that_goes_on_without_something_warns_of_it_with_the_reason() {
+fn an_opening_without_an_optional_part_warns_with_the_reason() {
     let (sim, function) = world(|_| {});
     assert_eq!(warnings(&function, Participation::IfPossible), [""; 0]);
     // SET_DRIVER_VERSION is optional.

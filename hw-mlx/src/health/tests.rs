@@ -52,9 +52,9 @@ fn an_address_that_reads_back_after_init_hca_and_changes_later_is_a_reset_by_oth
     }
 }
 
-/// Before INIT_HCA the address is written, and no look at it is a reference.
+/// Before INIT_HCA the driver has not read the address back, so another address is no sign of a reset.
 #[test]
-fn before_init_hca_no_address_is_a_reset() {
+fn a_changed_address_before_init_hca_is_not_a_reset() {
     let (mut health, bar) = health(WRITTEN);
     show(&bar, [0, 0]);
     assert!(!health.check());

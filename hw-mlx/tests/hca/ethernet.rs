@@ -290,7 +290,7 @@ fn queues_that_broke_come_back_and_carry_frames() {
 /// If the device refuses to repair the port, the repair is tried again after a pause. Each call would otherwise repeat
 /// it. The function is not stopped, because RDMA does not need the port.
 #[test]
-fn a_port_that_cannot_be_repaired_is_tried_again_after_a_pause_and_stops_nothing() {
+fn a_refused_repair_of_the_port_is_repeated_after_a_pause_and_stops_nothing() {
     let mut station = Station::new();
     station.break_port();
     // Each attempt sends three MODIFY_RQ.

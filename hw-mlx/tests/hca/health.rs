@@ -87,8 +87,8 @@ fn wait_until(hca: &mut Hca, end: driver::Instant) -> Result<(), MlxError> {
     Ok(())
 }
 
-/// Firmware that clears the command queue's address at INIT_HCA shows no resets by others. Whatever it shows in place
-/// of the address later is no reset, and the device works on.
+/// If the firmware clears the command queue's address at INIT_HCA, the driver does not compare the address later.
+/// Another value there is not taken for a reset, and the device works on.
 #[test]
 fn firmware_that_clears_the_queue_address_at_init_hca_is_not_taken_for_reset_by_others() {
     let double = Double::new();

@@ -7,7 +7,7 @@ use driver::{Device, Function};
 use hw_mlx::mkey::{self, KeyRequest};
 use hw_mlx::{Hca, HcaConfig};
 use hw_sim::{Profile, Sim, SimConfig};
-use mlx_prm::AllocPdIn;
+use mlx_prm::{AllocPdIn, QueryMkeyIn};
 use rdma_types::Access;
 
 use crate::double::{Double, argument_of};
@@ -21,8 +21,9 @@ const RELAXED_READ: (usize, u32) = (CONTEXT + 0x38, 1 << 6);
 const WRITE_AND_READ_BY_PCI: (u16, usize) = (0, 0x1c);
 const READ: (u16, usize) = (0, 0x64);
 
-/// Creates a key for a region that peers may not write, and destroys it.
-fn register(hca: &mut Hca) {
+/// Creates a key for a region that peers may not write, and destroys it. Returns whether the device reports relaxed
+/// writes and relaxed reads for it.
+fn register(hca: &mut Hca) -> (bool, bool) {
     let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
     let memory = hca.arena().alloc(4096, 4096).expect("memory");
     let request = KeyRequest {
@@ -34,7 +35,15 @@ fn register(hca: &mut Hca) {
         may_have_windows: false,
     };
     let (index, _) = mkey::create(hca, &request, memory.iova()).expect("a key");
+    let mut query = QueryMkeyIn::new();
+    query.set_mkey_index(index);
+    let answer = hca.exec(&query).expect("an answer");
     mkey::destroy(hca, index).expect("destroyed");
+    let context = answer.memory_key_mkey_entry();
+    (
+        context.relaxed_ordering_write(),
+        context.relaxed_ordering_read(),
+    )
 }
 
 /// Writes are relaxed by `relaxed_ordering_write`. Reads are relaxed by `relaxed_ordering_read`, or by
@@ -78,7 +87,7 @@ fn the_capabilities_and_the_bit_of_pci_decide_which_order_a_key_relaxes() {
 /// The simulator's PCI configuration enables relaxed ordering, so a card with `relaxed_ordering_read_pci_enabled`
 /// accepts relaxed reads.
 #[test]
-fn a_simulated_card_with_these_capabilities_accepts_the_keys() {
+fn a_simulated_card_accepts_a_key_with_reads_relaxed_by_pci() {
     let mut profile = Profile::default();
     profile.general.set(|caps| {
         caps.set_relaxed_ordering_write(true)
@@ -89,7 +98,7 @@ fn a_simulated_card_with_these_capabilities_accepts_the_keys() {
     let device = Arc::clone(&function) as Arc<dyn Device>;
     let driver = Function::in_process(device).expect("a function");
     let mut hca = Hca::open(driver, HcaConfig::new()).expect("bring-up");
-    register(&mut hca);
+    assert_eq!(register(&mut hca), (true, true));
     let report = sim.report(&function);
     assert!(report.refused.is_empty(), "{report:#?}");
 }

@@ -110,10 +110,10 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
     assert_eq!(failed.layer, Layer::Interrupt, "{failed}");
 }
 
-/// Bytes that arrive damaged are named with their place and values. The first packets of a Send are spared, then those
-/// of the RDMA Write, too.
+/// Damaged bytes are reported with their place and values. Each case damages a later packet: of the Send, of the RDMA
+/// Write, of the RDMA Read.
 #[test]
-fn bytes_that_arrive_damaged_are_named_as_the_layer_of_data() {
+fn damaged_bytes_are_reported_in_the_layer_of_data() {
     /// Number of packets of a message: 16 KiB, at the path MTU of the default port.
     const PACKETS: u32 = 16;
     for (spared, said) in [

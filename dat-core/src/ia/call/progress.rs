@@ -144,7 +144,11 @@ impl<P: Provider> Ia<P> {
             let arrival = self.adapter.lock().next_arrival(self.instance_index);
             match arrival {
                 Some(Arrival::Event(event)) => self.connection_manager_event(event),
-                Some(Arrival::HandedOff(_, listen, request)) => {
+                Some(Arrival::HandedOff {
+                    listen,
+                    cr: request,
+                    ..
+                }) => {
                     let at = self.listeners.get(&listen).copied();
                     self.handed_off_here(at, *request);
                 }

@@ -199,6 +199,8 @@ fn a_broken_qp1_is_repaired() {
         assert_eq!(received, mad(round));
         p.b.provider.send_mad(&from, &mad(round + 100)).unwrap();
         assert_eq!(receive(&mut p.a).1, mad(round + 100));
+        // A queue pair that breaks again at once is repaired after a pause.
+        p.sim.advance(Duration::from_secs(1));
     }
     p.finish_bare();
 }
@@ -213,7 +215,7 @@ fn break_qp1(node: &mut Node) {
 /// If the device refuses to repair QP1, the repair is tried again after a pause. Each call would otherwise repeat it.
 /// The function is not stopped, because its connections do not need QP1.
 #[test]
-fn a_qp1_that_cannot_be_repaired_is_tried_again_after_a_pause_and_stops_nothing() {
+fn a_refused_repair_of_qp1_is_repeated_after_a_pause_and_stops_nothing() {
     let mut p = pair();
     break_qp1(&mut p.a);
     let refused = Fault::CommandFailure {
@@ -226,7 +228,7 @@ fn a_qp1_that_cannot_be_repaired_is_tried_again_after_a_pause_and_stops_nothing(
     for seconds in [1, 2] {
         p.a.provider.progress();
         let due = p.a.provider.now() + seconds * 1_000_000_000;
-        // A further attempt would fail, and move the time of the next.
+        // A second attempt before `due` would fail and move the time of the next repair.
         p.a.provider.progress();
         assert_eq!(p.a.provider.next_timeout(), Some(due));
         p.sim.advance(Duration::from_secs(seconds));
