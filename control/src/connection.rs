@@ -30,8 +30,7 @@ pub(crate) struct Connection {
     pub(crate) subscribed: bool,
     /// True if the client has asked for time measurements.
     pub(crate) measures: bool,
-    /// Number of notices that were dropped since the last queued notice that told of dropped ones, because they did not
-    /// fit the queue.
+    /// Number of notices that did not fit the queue since the last queued notice with a field `lost`.
     pub(crate) lost: u64,
     /// User id of the client.
     pub(crate) user: u32,

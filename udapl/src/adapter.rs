@@ -5,7 +5,8 @@
 //! [`BackgroundThread`]. [`OpenOptions`](crate::OpenOptions) consists of [`IaConfig`], [`HcaConfig`], and [`HandedIn`]
 //! or [`Simulated`]. [`Ia::query`] returns an [`IaParam`]: the limits of the adapter and the properties of the
 //! provider. [`ia_close`](crate::ia_close) returns a [`CloseReport`], which names the resources that the device did not
-//! return. [`hca`] returns the card's driver, for what DAT has no call: identity, firmware, capabilities and the vport.
+//! return. [`hca`] returns the card's driver. It answers queries that DAT has no call for: identity, firmware,
+//! capabilities, the vport.
 //!
 //! A device can die while it is open ([`dead_cause`]). Every [handle](AnyHandle) stays valid until its object is freed.
 //! A handle of a freed object, or of another instance, is refused and never names a wrong object.
@@ -27,7 +28,8 @@ pub fn function(ia: &Ia) -> &Function {
     ia.provider().hca().function()
 }
 
-/// Returns the driver of the adapter's card, for what DAT has no call: identity, firmware version, capabilities, clock.
+/// Returns the driver of the adapter's card. It answers queries that DAT has no call for: identity, firmware version,
+/// capabilities, clock.
 #[must_use]
 pub fn hca(ia: &Ia) -> &Hca {
     ia.provider().hca()

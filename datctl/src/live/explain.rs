@@ -312,9 +312,9 @@ pub(crate) fn run(options: &Options) -> Result<Meanings, Box<dyn Error>> {
     if let Some(number) = number(code) {
         meanings.extend(of_number(number, options.vendor));
     }
-    if meanings.is_empty() && !code.contains(['-', '+']) {
+    if meanings.is_empty() {
         // Some programs print hex without 0x.
-        let hex = u32::from_str_radix(code, 16).ok();
+        let hex = crate::value::hex(code);
         meanings.extend(
             hex.into_iter()
                 .flat_map(|hex| of_number(hex, options.vendor)),

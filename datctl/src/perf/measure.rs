@@ -320,7 +320,7 @@ fn check(dialer: &Dialer, lane: usize, expected: &[u8]) -> Result<(), Box<dyn Er
     }
 }
 
-/// Returns the payload rate of the other end's own operations, whose counts it has written: one count for each lane.
+/// Returns the payload rate of the other end's own operations. `then` and `now` have one count for each lane.
 ///
 /// # Errors
 /// A count has fallen.
@@ -335,7 +335,7 @@ fn reverse_rate(then: &[u64], now: &[u64], bytes: u64, seconds: f64) -> Result<f
     Ok(operations * float(bytes) / seconds)
 }
 
-// CAST: counts below 2^53 are exact, and ours are below. A larger count of the other end's is rounded.
+// CAST: counts below 2^53 are exact, and ours are below that. A larger count from the other end is rounded.
 const fn float(number: u64) -> f64 {
     number as f64
 }

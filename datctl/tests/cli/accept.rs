@@ -185,12 +185,12 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
     let (verdict, found) = line(&report, "kernel peer");
     assert_eq!(verdict, "not ok");
     assert!(found.contains("port 7174"), "{found}");
+    assert!(found.contains("DAT_CONNECTION_EVENT_TIMED_OUT"), "{found}");
 }
 
-/// If nobody has the peer's address, the line fails with the neighbour that was not found. Its sentence tells this
-/// cause first.
+/// If no station has the peer's address, the line fails because the neighbour is not found.
 #[test]
-fn a_peer_whose_address_nobody_has_is_not_ok_and_told_from_one_that_refuses() {
+fn a_peer_whose_neighbour_is_not_found_is_not_ok() {
     let directory = tempfile::tempdir().expect("a directory");
     let function = "sim:a,time=virtual,address=10.0.0.1/24";
     let (code, report) = accept(
@@ -204,6 +204,10 @@ fn a_peer_whose_address_nobody_has_is_not_ok_and_told_from_one_that_refuses() {
     assert_eq!(row["verdict"], "not ok", "{row}");
     let found = row["found"].as_str().expect("text");
     assert!(found.starts_with("10.0.0.77 port 7174: "), "{found}");
+    assert!(
+        found.contains("DAT_CONNECTION_EVENT_UNREACHABLE"),
+        "{found}"
+    );
     let apart = row["apart"].as_str().expect("a sentence");
     assert!(
         apart.starts_with("If the neighbour is not found"),

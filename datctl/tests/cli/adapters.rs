@@ -82,6 +82,8 @@ fn info_of_a_function_without_ethernet_queues_says_why_it_has_no_network() {
     assert!(line.ends_with("without: eth_net_offloads is 0"), "{line}");
     let (code, refused) = json(&["info", &format!("{function},network=on")]);
     assert_eq!(code, Some(1), "{refused:#}");
+    let error = refused["error"].as_str().expect("text");
+    assert!(error.contains("eth_net_offloads"), "{error}");
 }
 
 /// `info` lists what a function lacks because its firmware refused an optional command. The profile announces register

@@ -128,7 +128,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
         // EAGAIN on a socket is its timeout.
         Fault::Error(Errno::EAGAIN) if of_time => Ok(true),
         // EAGAIN of connect(2) on a path is a full queue of the server.
-        Fault::Error(Errno::EAGAIN) if of_a_full_queue => Ok(true),
+        Fault::Error(Errno::EAGAIN) if of_a_full_queue && wanted.name == "connect" => Ok(true),
         // After the connection has ended, register reads by messages return all ones, so the device seems dead. The log
         // has the reason.
         Fault::Error(_) if is_dead => Ok(true),

@@ -473,8 +473,6 @@ mod tests {
         let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
         let address = handle.addr();
         std::thread::scope(|scope| {
-            let sleep = adapter.look(|open| Ok(Arc::downgrade(&open.sleep)));
-            let sleep = sleep.expect("open");
             let waiter = scope.spawn(move || wait(address));
             // A waiting thread holds the adapter's `Sleep` from the turn in which its wait begins.
             let panics_beside_a_wait = || {
@@ -486,9 +484,6 @@ mod tests {
             while call(panics_beside_a_wait) == 0 {
                 assert!(!waiter.is_finished(), "it waits");
                 std::thread::yield_now();
-            }
-            if let Some(sleep) = sleep.upgrade() {
-                sleep.kick();
             }
             waiter.join().expect("the waiter")
         })

@@ -305,13 +305,19 @@ pub(super) fn adopt(
     let instance = Instance::new(&ia, &reserved, wanted, Arc::clone(&siblings));
     let name = instance.name;
     let adapter = Adapter::open(reserved, Open::new(ia, instance));
-    adapter.turn_of(name, |open| {
+    let sleep = adapter.turn_of(name, |open| {
         let given = open.async_evd(adapter);
         let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
         siblings.join(Opened { adapter, ia: name }, &open.ia, given, notify);
-        Ok(())
+        Ok(Arc::downgrade(&open.sleep))
     })?;
-    adapter.set_when_broken(Some(Box::new(move || siblings.has_broken(name))));
+    adapter.set_when_broken(Some(Box::new(move || {
+        siblings.has_broken(name);
+        // Threads that wait in the adapter return an error.
+        if let Some(sleep) = sleep.upgrade() {
+            sleep.kick();
+        }
+    })));
     Ok((adapter, name))
 }
 

@@ -122,7 +122,12 @@ impl Folder {
                 let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
             }
         }
-        if std::fs::read_dir(&self.path)?.take(FILES).count() == FILES {
+        let mut files = 0;
+        for file in std::fs::read_dir(&self.path)?.take(FILES) {
+            file?;
+            files += 1;
+        }
+        if files == FILES {
             let full = format!("there are {FILES} files in it");
             return Err(io::Error::new(io::ErrorKind::StorageFull, full));
         }
@@ -182,8 +187,9 @@ impl Folder {
 /// # Errors
 /// The folder cannot be created or opened, or is not safe.
 pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
-    // A relative path may name another folder when the next dump is written.
-    let path = std::path::absolute(path)?;
+    // A relative path may name another folder when the next dump is written. A slash at the end would lead through a
+    // link (path_resolution(7)); a path made of components has none.
+    let path: PathBuf = std::path::absolute(path)?.components().collect();
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = folders.by_path.get(&path) {
         return Ok(Arc::clone(known));
@@ -287,7 +293,8 @@ mod tests {
     fn a_folder_that_was_replaced_is_checked_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, other) = (directory.path().join("dumps"), directory.path());
-        let shared = shared(&path).expect("a folder");
+        // A slash at the end changes nothing.
+        let shared = shared(&path.join("")).expect("a folder");
         let mut folder = shared.lock().expect("no panic");
         std::fs::remove_dir(&path).expect("removed");
         std::os::unix::fs::symlink(other, &path).expect("a link");

@@ -129,7 +129,7 @@ fn a_name_that_is_none_is_told_with_those_there_are() {
 
 /// A region whose second page is unmapped is refused, and no object is made.
 #[test]
-fn memory_that_is_not_there_is_told_with_its_address() {
+fn a_region_with_an_unmapped_page_is_refused_and_the_text_names_its_address() {
     const PAGE: usize = 64 << 10;
     let world = World::new(false);
     // The kernel places mappings from the top of the address space down, so no other thread maps anything into the
@@ -173,7 +173,7 @@ fn memory_that_is_not_there_is_told_with_its_address() {
         text.contains("not all of 0x30000 bytes at 0x1000000000 is mapped (EFAULT)"),
         "{text}"
     );
-    // What is there can be registered.
+    // The mapped first page can be registered.
     let (answer, lmr) = register(PAGE);
     assert_eq!(answer, 0);
     done!(dat_lmr_free(lmr));
