@@ -4,19 +4,12 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::device::Device;
+use crate::device::{COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE, CONFIG_COMMAND, Device};
 use crate::error::FunctionError;
 use crate::iova::Iova;
 use crate::memory::SharedMemory;
 use crate::vfio::Vfio;
 use crate::vfio_user::{Client, VfioUserError};
-
-/// Offset of the command register (PCI base specification, "Type 0 configuration space header").
-pub(crate) const CONFIG_COMMAND: u16 = 0x04;
-/// Bit of the command register: the function answers memory accesses to its BARs.
-const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
-/// Bit of the command register: the function may start DMA and send interrupts.
-const COMMAND_BUS_MASTER: u16 = 1 << 2;
 
 /// I/O addresses that may be mapped for a function in another process: 39 bits, as with the smallest IOMMUs, except the
 /// window of the interrupt controller. vfio-user has no message that returns the ranges.
@@ -86,6 +79,15 @@ impl Backend {
         }
     }
 
+    /// Returns the number of MSI-X vectors of the function.
+    pub(crate) fn interrupt_count(&self) -> usize {
+        match self {
+            Self::InProcess(device) => device.interrupt_count(),
+            Self::VfioUser(client) => client.vectors(),
+            Self::Vfio(vfio) => vfio.vectors(),
+        }
+    }
+
     /// Returns the ranges of I/O addresses that can be mapped.
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         match self {
@@ -132,9 +134,9 @@ impl Backend {
         self.config_read(CONFIG_COMMAND, &mut command)?;
         let command = u16::from_le_bytes(command);
         let wanted = if on {
-            command | COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER
+            command | u16::from(COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER)
         } else {
-            command & !COMMAND_BUS_MASTER
+            command & !u16::from(COMMAND_BUS_MASTER)
         };
         self.config_write(CONFIG_COMMAND, &wanted.to_le_bytes())
     }

@@ -91,24 +91,24 @@ pub struct Bar {
     index: u8,
     memory: SharedMemory,
     listener: Option<Listener>,
-    /// Counted by the function, which is parked only if it has no BARs. Others cannot resume the function as long as
-    /// this exists.
-    _counted: Arc<Option<DrivingLock>>,
+    /// The function's lock. The function counts the clones, and is not parked while there is one here. A snapshot of the
+    /// function is not resumed before the last clone is dropped.
+    _lock: Arc<Option<DrivingLock>>,
 }
 
 impl Bar {
-    /// Makes a BAR. All its clones and blocks have a clone of `counted`.
+    /// Makes a BAR. All its clones and blocks have a clone of `lock`.
     pub(crate) const fn new(
         index: u8,
         memory: SharedMemory,
         listener: Option<Listener>,
-        counted: Arc<Option<DrivingLock>>,
+        lock: Arc<Option<DrivingLock>>,
     ) -> Self {
         Self {
             index,
             memory,
             listener,
-            _counted: counted,
+            _lock: lock,
         }
     }
 

@@ -10,6 +10,12 @@ use crate::memory::SharedMemory;
 
 /// Bytes of PCI Express configuration space.
 pub(crate) const CONFIG_BYTES: usize = 4096;
+/// Offset of the command register (PCI base specification, "Type 0 configuration space header").
+pub(crate) const CONFIG_COMMAND: u16 = 0x04;
+/// Bit of the command register's low byte: the function answers memory accesses to its BARs.
+pub(crate) const COMMAND_MEMORY_SPACE: u8 = 1 << 1;
+/// Bit of the command register's low byte: the function may start DMA and send interrupts.
+pub(crate) const COMMAND_BUS_MASTER: u8 = 1 << 2;
 
 /// Memory of another process, which that process reads and writes on request. Each access waits for the answer, for a
 /// bounded time.

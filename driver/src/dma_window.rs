@@ -19,9 +19,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First address of the window.
-const FIRST: u64 = 0x2100_0000_0000;
+pub(crate) const FIRST: u64 = 0x2100_0000_0000;
 /// End of the window.
-const END: u64 = 0x2a00_0000_0000;
+pub(crate) const END: u64 = 0x2a00_0000_0000;
 
 /// Address after the range that was proposed last; 0 before the first one.
 static NEXT: AtomicU64 = AtomicU64::new(0);

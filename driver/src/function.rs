@@ -31,7 +31,7 @@ use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
 use crate::space::{DmaSpace, Space};
 use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
-use crate::vfio_user::{Client, VfioUserError};
+use crate::vfio_user::{self, Client, VfioUserError};
 
 struct Inner {
     name: String,
@@ -40,8 +40,8 @@ struct Inner {
     notices: Notices,
     /// Interrupts that are enabled, in vector order; empty until `enable_interrupts`.
     interrupts: Mutex<Vec<Interrupt>>,
-    /// Lock of a function that was resumed; `None` if it was never parked. Every reference to a BAR has a clone.
-    bars: Arc<Option<DrivingLock>>,
+    /// Lock of a function that was resumed; `None` if it was never parked. Each reference to a BAR has a clone.
+    lock: Arc<Option<DrivingLock>>,
     /// True once the function was handed over to another process.
     is_parked: bool,
 }
@@ -203,7 +203,7 @@ impl Function {
 
     fn served(path: &Path, space: Option<&DmaSpace>) -> Result<Self, FunctionError> {
         let client = Client::connect(path).map_err(|source| FunctionError::VfioUser {
-            name: format!("vfio-user:{}", path.display()),
+            name: vfio_user::function_name(path),
             source: Box::new(source),
         })?;
         let notices = client.notices();
@@ -234,7 +234,7 @@ impl Function {
                 space,
                 notices,
                 interrupts: Mutex::new(Vec::new()),
-                bars: Arc::new(None),
+                lock: Arc::new(None),
                 is_parked: false,
             }),
         })
@@ -388,7 +388,7 @@ impl Function {
     /// [`FunctionError::NoBar`]: the function has no BAR of this number. [`FunctionError::VfioUser`],
     /// [`FunctionError::Vfio`]: the BAR could not be mapped.
     pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
-        let counted = Arc::clone(&self.inner.bars);
+        let lock = Arc::clone(&self.inner.lock);
         match &self.inner.backend {
             Backend::InProcess(device) => {
                 let memory = device.bar(index).ok_or_else(|| FunctionError::NoBar {
@@ -399,7 +399,7 @@ impl Function {
                     index,
                     memory,
                     Some(Listener::Device(Arc::clone(device))),
-                    counted,
+                    lock,
                 ))
             }
             Backend::VfioUser(client) => self.remote_bar(client, index),
@@ -410,7 +410,7 @@ impl Function {
                     index,
                 })?;
                 let Some(window) = window else {
-                    return Ok(Bar::new(index, memory, None, counted));
+                    return Ok(Bar::new(index, memory, None, lock));
                 };
                 let shadow = SharedMemory::of_this_process(memory.len()).map_err(|error| {
                     Box::new(VfioError::Map {
@@ -420,7 +420,7 @@ impl Function {
                     })
                 })?;
                 let listener = Listener::Window(window, shadow);
-                Ok(Bar::new(index, memory, Some(listener), counted))
+                Ok(Bar::new(index, memory, Some(listener), lock))
             }
         }
     }
@@ -449,18 +449,14 @@ impl Function {
             })
             .map_err(self.remote())?;
         let listener = Listener::Remote(Arc::clone(client));
-        let counted = Arc::clone(&self.inner.bars);
-        Ok(Bar::new(index, memory, Some(listener), counted))
+        let lock = Arc::clone(&self.inner.lock);
+        Ok(Bar::new(index, memory, Some(listener), lock))
     }
 
     /// Returns the number of MSI-X vectors of the function.
     #[must_use]
     pub fn interrupt_count(&self) -> usize {
-        match &self.inner.backend {
-            Backend::InProcess(device) => device.interrupt_count(),
-            Backend::VfioUser(client) => client.vectors(),
-            Backend::Vfio(vfio) => vfio.vectors(),
-        }
+        self.inner.backend.interrupt_count()
     }
 
     /// Makes an eventfd that wakes threads sleeping on the function's interrupts. The device never signals it.
@@ -606,7 +602,7 @@ mod parking;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::CONFIG_COMMAND;
+    use crate::device::CONFIG_COMMAND;
     use crate::double::Double;
 
     #[test]

@@ -270,7 +270,7 @@ impl Space {
     /// these holds is decided under the same lock as the unmapping, because it may change at any time.
     fn let_go(&self, iova: Iova, bytes: usize, memory: Option<SharedMemory>) {
         let mut state = self.state();
-        if state.outlives(iova, bytes) {
+        if state.keep_without_owner(iova, bytes) {
             return;
         }
         let ended = self.end_mapping(&mut state, iova, bytes, true);

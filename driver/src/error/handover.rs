@@ -4,6 +4,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::{FunctionError, MemoryError};
+use crate::dma_window;
 
 /// A function cannot be parked. Nothing was changed.
 #[derive(Debug, Error)]
@@ -93,9 +94,12 @@ pub enum ParkError {
         /// Number of pieces.
         count: usize,
     },
-    /// Memory is mapped in this process at virtual addresses that another process may have in use.
+    /// Memory is not inside the window of virtual addresses that is for DMA memory. Another process may have its addresses
+    /// in use. Memory is outside if the kernel refused the addresses of the window when the memory was allocated: the
+    /// process has fewer than 46 bits of addresses, or a sanitizer that has no place there.
     #[error(
-        "{name}: {bytes:#x} bytes of its memory are at address {address:#x}, which is no address of DMA memory: the kernel had none for it"
+        "{name}: the {bytes:#x} bytes of memory at address {address:#x} are not inside the window of DMA memory, {:#x} to {:#x}",
+        dma_window::FIRST, dma_window::END - 1
     )]
     OutsideWindow {
         /// The function.
@@ -115,9 +119,9 @@ pub enum ParkError {
         /// Number of mappings that this process knows.
         known: usize,
     },
-    /// Configuration space could not be read.
+    /// The function's configuration space, the capabilities of its IOMMU or the number of its mappings could not be read.
     #[error("{name}: {error}")]
-    Function {
+    Query {
         /// The function.
         name: String,
         /// The cause.
@@ -218,9 +222,9 @@ pub enum ResumeError {
         /// The difference, with its numbers.
         what: String,
     },
-    /// The function could not be asked.
+    /// The function's configuration space, or a description of the function, its group or its IOMMU, could not be read.
     #[error("{name}: {error}")]
-    Function {
+    Query {
         /// The function.
         name: String,
         /// The cause.

@@ -29,8 +29,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Function, Inner};
-use crate::backend::{Backend, CONFIG_COMMAND};
+use crate::backend::Backend;
 use crate::descriptors::{Given, Parting};
+use crate::device::{COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE, CONFIG_COMMAND};
 use crate::driving_lock::DrivingLock;
 use crate::error::{ClaimError, FunctionError, ParkError, ResumeError};
 use crate::interrupt::{Interrupt, Notices};
@@ -42,9 +43,6 @@ use crate::snapshot::{
 use crate::space::{CheckedSpace, Space};
 use crate::vfio::{Files, Kernel, Roots, System, Vfio};
 use crate::vfio_user::{Client, Sockets};
-
-/// Bits of the command register that a driver sets: memory space and bus master.
-const COMMAND_BITS: u16 = 0b110;
 
 impl Function {
     /// Lets mappings of DMA memory outlive their owners from now on: when an arena, a pool or a buffer is dropped, the
@@ -88,7 +86,7 @@ impl Function {
     /// [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
     /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped that
     /// another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
-    /// [`ParkError::Function`]: configuration space cannot be read. [`ParkError::Descriptor`]: a descriptor cannot be
+    /// [`ParkError::Query`]: configuration space cannot be read. [`ParkError::Descriptor`]: a descriptor cannot be
     /// made, duplicated or examined.
     pub fn park(self) -> Result<(FunctionSnapshot, Vec<NamedFd>), (Self, ParkError)> {
         let mut inner = match Arc::try_unwrap(self.inner) {
@@ -103,10 +101,11 @@ impl Function {
         };
         // An owner of memory that drops in another thread does not change the mappings from here on.
         let were_held = inner.space.hold();
-        match inner.snapshot() {
+        let parked = inner.snapshot();
+        let parked = parked.and_then(|parked| inner.space.part(&inner.name).map(|()| parked));
+        match parked {
             Ok(parked) => {
                 inner.is_parked = true;
-                inner.space.part();
                 inner.backend.part();
                 Ok(parked)
             }
@@ -135,7 +134,7 @@ impl Function {
     /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense. [`ResumeError::AddressTaken`]: virtual
     /// addresses are in use in this process. [`ResumeError::Memory`]: a file cannot be mapped.
     /// [`ResumeError::Changed`]: the function is another one, has other values in its registers, reaches other I/O
-    /// addresses, or has another number of mappings. [`ResumeError::Function`]: it does not answer, or the kernel
+    /// addresses, or has another number of mappings. [`ResumeError::Query`]: it does not answer, or the kernel
     /// refuses a question.
     pub fn resume(
         snapshot: &FunctionSnapshot,
@@ -195,7 +194,7 @@ impl Function {
                 backend,
                 notices,
                 interrupts: Mutex::new(vectors),
-                bars: Arc::new(Some(lock)),
+                lock: Arc::new(Some(lock)),
                 is_parked: false,
             }),
         })
@@ -206,49 +205,36 @@ impl Inner {
     /// Describes the function for another process. Changes nothing.
     fn snapshot(&self) -> Result<(FunctionSnapshot, Vec<NamedFd>), ParkError> {
         let name = || self.name.clone();
-        let lost = match &self.backend {
-            Backend::InProcess(_) => return Err(ParkError::InProcess { name: name() }),
-            Backend::VfioUser(client) => client.lost().map(|lost| lost.to_string()),
-            Backend::Vfio(_) => None,
+        let Some(backend) = Parkable::of(&self.backend) else {
+            return Err(ParkError::InProcess { name: name() });
         };
-        let count = Arc::strong_count(&self.bars) - 1;
+        let count = Arc::strong_count(&self.lock) - 1;
         if count > 0 {
             return Err(ParkError::Bars {
                 name: name(),
                 count,
             });
         }
-        if let Some(because) = lost {
-            return Err(ParkError::Lost {
-                name: name(),
-                because,
-            });
-        }
-        // The answer of a server comes after all register writes that were sent before.
-        let identity = identity(&self.backend).map_err(|error| {
-            let lost = match &self.backend {
-                Backend::VfioUser(client) => client.lost(),
-                Backend::InProcess(_) | Backend::Vfio(_) => None,
-            };
-            match lost {
-                Some(lost) => ParkError::Lost {
-                    name: name(),
-                    because: lost.to_string(),
-                },
-                None => ParkError::Function {
+        backend.check_answers(&self.name)?;
+        // A server answers this after all register writes that were sent before.
+        let identity = match identity(&self.backend) {
+            Ok(identity) => identity,
+            Err(error) => {
+                backend.check_answers(&self.name)?;
+                return Err(ParkError::Query {
                     name: name(),
                     error: Box::new(error),
-                },
+                });
             }
-        })?;
+        };
         if identity.device == u32::MAX {
             return Err(ParkError::Lost {
                 name: name(),
                 because: "configuration space reads as ones".to_owned(),
             });
         }
-        if let Backend::Vfio(vfio) = &self.backend {
-            vfio.ask_again().map_err(|error| ParkError::Function {
+        if let Parkable::Vfio(vfio) = backend {
+            vfio.ask_again().map_err(|error| ParkError::Query {
                 name: name(),
                 error: Box::new(Box::new(error).into()),
             })?;
@@ -269,24 +255,11 @@ impl Inner {
         };
         let error = notice("error", &self.notices.error)?;
         let removal = notice("removal", &self.notices.requested)?;
-        let lock = match &*self.bars {
+        let lock = match &*self.lock {
             Some(lock) => lock.snapshot(&mut parting)?,
             None => DrivingLock::make(&mut parting)?,
         };
-        let backend = match &self.backend {
-            Backend::InProcess(_) => return Err(ParkError::InProcess { name: name() }),
-            Backend::VfioUser(client) => BackendSnapshot::VfioUser(client.snapshot(&mut parting)?),
-            Backend::Vfio(vfio) => {
-                let vfio = vfio.snapshot(&mut parting)?;
-                let (name, known) = (name(), space.mappings.len());
-                match vfio.mappings_made() {
-                    Some(made) if made != known as u64 => {
-                        return Err(ParkError::Mappings { name, made, known });
-                    }
-                    Some(_) | None => BackendSnapshot::Vfio(vfio),
-                }
-            }
-        };
+        let backend = backend.snapshot(space.mappings.len(), &mut parting)?;
         let snapshot = FunctionSnapshot {
             backend,
             identity,
@@ -297,6 +270,60 @@ impl Inner {
             space,
         };
         Ok((snapshot, parting.finish()))
+    }
+}
+
+/// A backend that goes on without this process.
+#[derive(Clone, Copy)]
+enum Parkable<'a> {
+    VfioUser(&'a Client),
+    Vfio(&'a Vfio),
+}
+
+impl<'a> Parkable<'a> {
+    /// Returns `None` for a model in this process, which ends with it.
+    fn of(backend: &'a Backend) -> Option<Self> {
+        match backend {
+            Backend::InProcess(_) => None,
+            Backend::VfioUser(client) => Some(Self::VfioUser(client)),
+            Backend::Vfio(vfio) => Some(Self::Vfio(vfio)),
+        }
+    }
+
+    /// Checks that the connection to a server has not failed.
+    fn check_answers(self, function: &str) -> Result<(), ParkError> {
+        let lost = match self {
+            Self::VfioUser(client) => client.lost(),
+            Self::Vfio(_) => None,
+        };
+        lost.map_or(Ok(()), |lost| {
+            Err(ParkError::Lost {
+                name: function.to_owned(),
+                because: lost.to_string(),
+            })
+        })
+    }
+
+    /// Describes the backend for another process. This process has made `known` mappings.
+    fn snapshot(
+        self,
+        known: usize,
+        parting: &mut Parting<'_>,
+    ) -> Result<BackendSnapshot, ParkError> {
+        let vfio = match self {
+            Self::VfioUser(client) => {
+                return Ok(BackendSnapshot::VfioUser(client.snapshot(parting)?));
+            }
+            Self::Vfio(vfio) => vfio.snapshot(parting)?,
+        };
+        match vfio.mappings_made() {
+            Some(made) if made != known as u64 => Err(ParkError::Mappings {
+                name: parting.function().to_owned(),
+                made,
+                known,
+            }),
+            Some(_) | None => Ok(BackendSnapshot::Vfio(vfio)),
+        }
     }
 }
 
@@ -369,7 +396,7 @@ fn identity(backend: &Backend) -> Result<PciIdentity, FunctionError> {
         device: word(0x00)?,
         class: word(0x08)?,
         subsystem: word(0x2c)?,
-        command: u16::from_le_bytes(command) & COMMAND_BITS,
+        command: u16::from_le_bytes(command) & u16::from(COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER),
     })
 }
 
@@ -385,7 +412,7 @@ fn check_unchanged(
             what,
         })
     };
-    let now = identity(backend).map_err(|error| ResumeError::Function {
+    let now = identity(backend).map_err(|error| ResumeError::Query {
         name: name.to_owned(),
         error: Box::new(error),
     })?;
@@ -401,12 +428,7 @@ fn check_unchanged(
             "it reaches I/O addresses {ranges:x?}, and reached {before:x?}"
         ));
     }
-    let count = match backend {
-        Backend::InProcess(device) => device.interrupt_count(),
-        Backend::VfioUser(client) => client.vectors(),
-        Backend::Vfio(vfio) => vfio.vectors(),
-    };
-    let enabled = snapshot.vectors.len();
+    let (count, enabled) = (backend.interrupt_count(), snapshot.vectors.len());
     if enabled > count {
         return changed(format!(
             "it has {count} vectors, and {enabled} were enabled"

@@ -22,15 +22,16 @@ use super::{Entry, Mapped, Space, State};
 use crate::backend::Backend;
 use crate::descriptors::{Given, Parting};
 use crate::dma_window;
-use crate::error::{ClaimError, ParkError, ResumeError};
+use crate::error::{ClaimError, ErrnoText, ParkError, ResumeError};
 use crate::iova::{Iova, IovaAllocator};
 use crate::memory::SharedMemory;
 use crate::page::{DMA_PAGE, GIB};
 use crate::snapshot::{MappingSnapshot, MemorySnapshot, SpaceSnapshot, UnclaimedMemory};
 
 impl State {
-    /// Returns whether a mapping stays although its owner drops: the space is held, or the function was handed over.
-    pub(super) fn outlives(&mut self, iova: Iova, bytes: usize) -> bool {
+    /// Keeps the mapping of an owner that drops, if the space is held or the function was handed over. Returns whether
+    /// the mapping stays.
+    pub(super) fn keep_without_owner(&mut self, iova: Iova, bytes: usize) -> bool {
         if self.parked {
             return true;
         }
@@ -42,6 +43,29 @@ impl State {
         entry.unclaimed |= stays;
         stays
     }
+
+    /// Checks that the function is the only one of the space, and that the device has unmapped and returned all memory
+    /// that is no longer needed.
+    fn check_parkable(&self, function: &str) -> Result<(), ParkError> {
+        let name = function.to_owned();
+        if self.members.len() != 1 {
+            let functions = self.members.len();
+            return Err(ParkError::Shared { name, functions });
+        }
+        if self.broken {
+            return Err(ParkError::Stopped { name });
+        }
+        let refused = |entry: &Entry| entry.kept || entry.refused;
+        let refused = self.mapped.iter().find(|(_, entry)| refused(entry));
+        let refused = refused.map(|(iova, _)| iova).or(self.kept.first());
+        if let Some(&iova) = refused {
+            return Err(ParkError::Kept { name, iova });
+        }
+        match self.kept_buffers {
+            0 => Ok(()),
+            count => Err(ParkError::KeptMemory { name, count }),
+        }
+    }
 }
 
 impl Space {
@@ -50,8 +74,8 @@ impl Space {
         std::mem::replace(&mut self.state().held, true)
     }
 
-    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns them. Each is looked for and
-    /// unmapped under the same lock, because the program may unmap it too, or map other memory there.
+    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns those that were unmapped. Each
+    /// is found and unmapped under one lock, because the program may unmap it too, or map other memory there.
     pub(crate) fn release(&self) -> Vec<UnclaimedMemory> {
         self.state().held = false;
         let mut unmapped = Vec::new();
@@ -61,16 +85,16 @@ impl Space {
             let Some((&iova, entry)) = unclaimed.next() else {
                 return unmapped;
             };
-            // If the function refuses, the mapping stays, and is not asked for again.
+            // A mapping that the function refuses to unmap stays, and is not unmapped again here.
             entry.unclaimed = false;
             let (iova, bytes, allocated) = (Iova(iova), entry.bytes, entry.allocated);
             let memory = entry.memory.clone();
             let ended = self.end_mapping(&mut state, iova, bytes, allocated);
             drop(state);
-            if ended.is_none() {
-                std::mem::forget(memory);
+            match ended {
+                Some(_) => unmapped.push(UnclaimedMemory { iova, bytes }),
+                None => std::mem::forget(memory),
             }
-            unmapped.push(UnclaimedMemory { iova, bytes });
         }
     }
 
@@ -139,7 +163,8 @@ impl Space {
         Ok(entry.memory.clone())
     }
 
-    /// Describes the space for another process, with a duplicate of each descriptor.
+    /// Describes the space for another process, with a duplicate of each descriptor. The space is held, so its mappings
+    /// stay as they are described. All else is checked by [`part`](Self::part).
     pub(crate) fn snapshot(
         &self,
         backend: &Backend,
@@ -147,22 +172,6 @@ impl Space {
     ) -> Result<SpaceSnapshot, ParkError> {
         let state = self.state();
         let name = || parting.function().to_owned();
-        if state.members.len() != 1 {
-            let functions = state.members.len();
-            return Err(ParkError::Shared {
-                name: name(),
-                functions,
-            });
-        }
-        if state.broken {
-            return Err(ParkError::Stopped { name: name() });
-        }
-        let refused = |entry: &Entry| entry.kept || entry.refused;
-        let refused = state.mapped.iter().find(|(_, entry)| refused(entry));
-        let refused = refused.map(|(iova, _)| iova).or(state.kept.first());
-        if let Some(&iova) = refused {
-            return Err(ParkError::Kept { name: name(), iova });
-        }
         for (&iova, entry) in &state.mapped {
             let (name, bytes) = (name(), entry.bytes);
             if entry.memory.open().is_some() {
@@ -180,13 +189,6 @@ impl Space {
                 });
             }
         }
-        if state.kept_buffers > 0 {
-            let count = state.kept_buffers;
-            return Err(ParkError::KeptMemory {
-                name: name(),
-                count,
-            });
-        }
         let (memories, mappings) = memories(&state.mapped, parting)?;
         // The lock of the mappings is still held, so no mapping is between them and the free addresses.
         let addresses = self.addresses();
@@ -200,16 +202,23 @@ impl Space {
         })
     }
 
-    /// Parts with the function without asking it for anything. The function, its mappings and their addresses are
-    /// another process's from now on.
-    pub(crate) fn part(&self) {
+    /// Ends this process's use of the function, its mappings and their addresses, which belong to another process from
+    /// now on. No request is sent to the function. The conditions are checked under the same lock, because another
+    /// thread may keep memory, or open a function in the space, at any time.
+    ///
+    /// # Errors
+    /// [`ParkError::Shared`], [`ParkError::Stopped`], [`ParkError::Kept`], [`ParkError::KeptMemory`]. The space is
+    /// unchanged then.
+    pub(crate) fn part(&self, function: &str) -> Result<(), ParkError> {
         let mut state = self.state();
+        state.check_parkable(function)?;
         state.parked = true;
         let members = std::mem::take(&mut state.members);
         let mapped = std::mem::take(&mut state.mapped);
         // Memory is unmapped after the lock is released, because that takes the kernel some time.
         drop(state);
         drop((members, mapped));
+        Ok(())
     }
 
     /// Makes the space of a function that was taken over. The mappings exist already; they are unclaimed.
@@ -355,8 +364,9 @@ fn check_pages(
     given: &Given<'_>,
 ) -> Result<(), ResumeError> {
     let MemorySnapshot { file, blocks, .. } = memory;
-    let stat = nix::sys::stat::fstat(fd);
-    let found = stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0));
+    let stat = nix::sys::stat::fstat(fd)
+        .map_err(|errno| given.unfit(&file.name, format!("fstat: {}", ErrnoText(errno))))?;
+    let found = u64::try_from(stat.st_blocks).unwrap_or(0);
     if found < *blocks {
         let what = format!(
             "{found} blocks of 512 bytes are in use, and {blocks} were: pages were removed from the file"
@@ -453,6 +463,14 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
 /// allocated is the only one of its memory. Mappings that the program has made may overlap in one memory: the program
 /// may map a page twice, and each use of it is the program's.
 fn check_memories(memories: &[MemorySnapshot], mappings: &[MappingSnapshot]) -> Result<(), String> {
+    // Number of mappings of each memory, and whether the addresses of one of them were allocated.
+    let mut uses = vec![(0_usize, false); memories.len()];
+    for mapping in mappings {
+        // PANIC: `check_mapping` has compared the index with the number of memories.
+        let (count, is_allocated) = &mut uses[mapping.memory as usize];
+        *count += 1;
+        *is_allocated |= mapping.allocated;
+    }
     let mut files = BTreeMap::new();
     for (place, memory) in memories.iter().enumerate() {
         let MemorySnapshot {
@@ -467,15 +485,14 @@ fn check_memories(memories: &[MemorySnapshot], mappings: &[MappingSnapshot]) -> 
         }
         if !dma_window::contains(address, file_bytes) {
             return Err(format!(
-                "memory of {file_bytes:#x} bytes at address {address:#x}, which is no address of DMA memory"
+                "the {file_bytes:#x} bytes of memory at address {address:#x} are not inside the window of DMA memory"
             ));
         }
         if let Some(before) = files.insert((file.device, file.inode), place) {
             return Err(format!("memories {before} and {place} are one file"));
         }
-        let of_it = || mappings.iter().filter(|it| it.memory as usize == place);
-        let count = of_it().count();
-        if count > 1 && of_it().any(|it| it.allocated) {
+        let (count, is_allocated) = uses[place];
+        if count > 1 && is_allocated {
             return Err(format!(
                 "memory {place} is that of an arena or a pool, and has {count} mappings"
             ));

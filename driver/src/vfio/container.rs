@@ -139,9 +139,15 @@ impl Container {
         Ok(())
     }
 
-    /// Returns the number of mappings that can still be made, if the kernel reports it.
+    /// Returns the number of mappings that can still be made; `None` if the kernel does not report it, or refuses the
+    /// question.
     pub(crate) fn mappings_left(&self) -> Option<u32> {
-        self.ask().iommu(self.fd()).ok()?.available
+        self.ask_mappings_left().ok()?
+    }
+
+    /// Returns the number of mappings that can still be made, if the kernel reports it.
+    pub(super) fn ask_mappings_left(&self) -> Result<Option<u32>, VfioError> {
+        Ok(self.ask().iommu(self.fd())?.available)
     }
 
     pub(crate) fn dma_map(

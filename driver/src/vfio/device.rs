@@ -38,17 +38,13 @@ use super::error::{VfioError, container_advice, group_advice};
 use super::group::{PciAddress, Roots};
 use super::requests::DeviceRequests;
 use super::sys::{Argument, Message, Request, System};
+use crate::device::{COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE, CONFIG_COMMAND};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
 mod parking;
 
 pub(crate) use parking::Files;
-
-/// Offset of the command register in configuration space, and two bits of the register.
-const CONFIG_COMMAND: u64 = 0x04;
-const COMMAND_MEMORY_SPACE: u8 = 1 << 1;
-const COMMAND_BUS_MASTER: u8 = 1 << 2;
 
 /// Memory of a BAR, and the `Window` for accesses to its unmapped parts, if there are any.
 pub(crate) type BarParts = (SharedMemory, Option<Arc<Window>>);
@@ -80,6 +76,33 @@ fn open(
         advice: advice(errno, &path),
         path,
         errno,
+    })
+}
+
+/// Checks that a device is a PCI function, and returns its configuration space, which has the device's file.
+fn configuration_space(
+    address: &str,
+    system: &Arc<dyn System>,
+    device: OwnedFd,
+) -> Result<Window, VfioError> {
+    let ask = DeviceRequests {
+        address,
+        system: &**system,
+    };
+    let device = Arc::new(File::from(device));
+    let question = Message::new(size_of::<vfio_device_info>());
+    let info = ask.message(device.as_fd(), Request::DeviceGetInfo, question)?;
+    let flags: u32 = info.field(offset_of!(vfio_device_info, flags));
+    if flags & VFIO_DEVICE_FLAGS_PCI == 0 {
+        let what = format!("flags {flags:#x}: not a PCI device");
+        return Err(ask.unusable(Request::DeviceGetInfo, what));
+    }
+    let region = ask.region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
+    Ok(Window {
+        address: address.to_owned(),
+        system: Arc::clone(system),
+        device,
+        region,
     })
 }
 
@@ -261,27 +284,11 @@ impl Vfio {
             address: &address,
             system: &*system,
         };
-        let device = Arc::new(File::from(device));
-        let info = ask.message(
-            device.as_fd(),
-            Request::DeviceGetInfo,
-            Message::new(size_of::<vfio_device_info>()),
-        )?;
-        let flags: u32 = info.field(offset_of!(vfio_device_info, flags));
-        if flags & VFIO_DEVICE_FLAGS_PCI == 0 {
-            let what = format!("flags {flags:#x}: not a PCI device");
-            return Err(ask.unusable(Request::DeviceGetInfo, what));
-        }
-        let region = ask.region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
-        let config = Window {
-            address: address.clone(),
-            system: Arc::clone(&system),
-            device: Arc::clone(&device),
-            region,
-        };
+        let config = configuration_space(&address, &system, device)?;
+        let device = Arc::clone(&config.device);
         let mut command = [0];
-        config.read(CONFIG_COMMAND, &mut command)?;
-        config.write(CONFIG_COMMAND, &[command[0] | COMMAND_MEMORY_SPACE])?;
+        config.read(CONFIG_COMMAND.into(), &mut command)?;
+        config.write(CONFIG_COMMAND.into(), &[command[0] | COMMAND_MEMORY_SPACE])?;
         let vectors = ask.vectors(device.as_fd())?;
         let notices = Notices {
             error: ask.event(device.as_fd(), VFIO_PCI_ERR_IRQ_INDEX),
@@ -407,10 +414,10 @@ impl Vfio {
         let mut command = [0];
         let quiet = self
             .config
-            .read(CONFIG_COMMAND, &mut command)
+            .read(CONFIG_COMMAND.into(), &mut command)
             .and_then(|()| {
-                self.config
-                    .write(CONFIG_COMMAND, &[command[0] & !COMMAND_BUS_MASTER])
+                let off = [command[0] & !COMMAND_BUS_MASTER];
+                self.config.write(CONFIG_COMMAND.into(), &off)
             });
         if let Err(error) = quiet {
             // A reset stops DMA as well.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::VfioUserError;
+use super::function_name;
 use super::message::{
     self as wire, ANNOUNCED_MAPPINGS, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess,
     RegionInfo, SetIrqs, Twin, Version, length_of,
@@ -27,6 +28,8 @@ use crate::memory::SharedMemory;
 
 mod parking;
 
+#[cfg(test)]
+pub(super) use parking::RESUME_MESSAGES;
 pub(crate) use parking::Sockets;
 
 /// Largest number of MSI-X vectors of a PCI function.
@@ -84,7 +87,7 @@ impl Client {
         let socket = Socket::new(stream).map_err(failed("setsockopt"))?;
         let mut client = Self {
             path: path.to_owned(),
-            name: format!("vfio-user:{}", path.display()),
+            name: function_name(path),
             connection: Mutex::new(Connection {
                 socket: Ok(Arc::new(socket)),
                 next_id: 0,
@@ -385,14 +388,18 @@ impl Client {
             // A server that has no such mapping may report success, as the kernel's VFIO does, and that 0 bytes were
             // unmapped.
             Ok(reply) => match socket::split::<DmaUnmap>(&reply) {
-                Some((done, _)) if done.size.get() != bytes as u64 => {
+                Some((done, _)) if done.size.get() == bytes as u64 => Ok(()),
+                Some((done, _)) => {
                     let what = format!(
                         "{:#x} of {bytes:#x} bytes at IOVA {iova:#x} were unmapped",
                         done.size
                     );
                     Err(self.nonsense(Command::DMA_UNMAP, what))
                 }
-                Some(_) | None => Ok(()),
+                None => {
+                    let what = format!("{} bytes", reply.len());
+                    Err(self.nonsense(Command::DMA_UNMAP, what))
+                }
             },
             // A lost server may still write a file that it received, but that does not affect this process once its own
             // mapping is removed. Access by messages was ended above.

@@ -29,6 +29,9 @@ use crate::clock::{Instant, monotonic_now};
 /// Time that the other side has to read a message, or to complete one that has begun.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Length of the longest message that is dropped unread: longer than the replies to messages of a fixed length.
+const LONGEST_DISCARDED: usize = 256;
+
 /// A received message.
 pub(crate) struct Message {
     pub header: Header,
@@ -118,6 +121,26 @@ impl Socket {
                 "the other side has sent something that was not asked for, or a reply was not received",
             )),
         }
+    }
+
+    /// Drops the next message if all of it has arrived and `is_expected`. Returns false if the message stays unread.
+    pub(crate) fn discard_next(
+        &self,
+        is_expected: impl FnOnce(&Header) -> bool,
+    ) -> io::Result<bool> {
+        let mut start = [0; LONGEST_DISCARDED];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let Ok((_, bytes)) = recv(&self.stream, &mut start, flags) else {
+            return Ok(false);
+        };
+        let Some((header, _)) = split::<Header>(&start[..bytes]) else {
+            return Ok(false);
+        };
+        let is_complete = usize::try_from(header.size.get()).is_ok_and(|size| size <= bytes);
+        if !is_complete || !is_expected(&header) {
+            return Ok(false);
+        }
+        Ok(self.receive(|| false)?.is_some())
     }
 
     /// Shuts the connection down, which wakes waiters at both ends.

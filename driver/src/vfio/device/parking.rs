@@ -8,29 +8,24 @@
 //! fstat(2) says the same of all containers, and of all devices. So the names of the descriptors have the function's
 //! address, and the kernel is asked which device the device's file belongs to, if it tells.
 
-use core::mem::offset_of;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vfio_bindings::bindings::vfio::{
-    VFIO_DEVICE_FLAGS_PCI, VFIO_GROUP_FLAGS_CONTAINER_SET, VFIO_GROUP_FLAGS_VIABLE,
-    VFIO_PCI_CONFIG_REGION_INDEX, vfio_device_info,
-};
+use vfio_bindings::bindings::vfio::{VFIO_GROUP_FLAGS_CONTAINER_SET, VFIO_GROUP_FLAGS_VIABLE};
 
-use super::{COMMAND_MEMORY_SPACE, CONFIG_COMMAND, Leave, Vfio};
+use super::{Leave, Vfio, configuration_space};
 use crate::descriptors::{Given, Parting};
+use crate::device::{COMMAND_MEMORY_SPACE, CONFIG_COMMAND};
 use crate::error::{FunctionError, ParkError, ResumeError};
 use crate::interrupt::Notices;
 use crate::snapshot::VfioSnapshot;
-use crate::vfio::config::Window;
 use crate::vfio::container::{Container, Opening};
 use crate::vfio::error::VfioError;
 use crate::vfio::group::{PciAddress, Roots};
 use crate::vfio::requests::DeviceRequests;
-use crate::vfio::sys::{Message, Request, System};
+use crate::vfio::sys::{Request, System};
 
 /// Files of a function that is taken over.
 pub(crate) struct Files {
@@ -75,6 +70,11 @@ impl Vfio {
     /// Describes the function for another process, with a duplicate of each file.
     pub(crate) fn snapshot(&self, parting: &mut Parting<'_>) -> Result<VfioSnapshot, ParkError> {
         let container = self.container();
+        let mappings_left = container.ask_mappings_left();
+        let mappings_left = mappings_left.map_err(|error| ParkError::Query {
+            name: self.address.clone(),
+            error: Box::new(FunctionError::Vfio(Box::new(error))),
+        })?;
         let name = |what| file_name(what, &self.address);
         Ok(VfioSnapshot {
             address: self.address.clone(),
@@ -84,7 +84,7 @@ impl Vfio {
             group_leaves: self.leave.is_some(),
             // PANIC: `DeviceRequests::vectors` has limited the number.
             vector_count: u32::try_from(self.vectors).expect("at most 2048 vectors"),
-            mappings_left: container.mappings_left(),
+            mappings_left,
             mappings_at_first: container.iommu().available,
         })
     }
@@ -129,21 +129,23 @@ impl Vfio {
                 "its container has {made} mappings, and the snapshot has {mappings}"
             ));
         }
-        let vfio = Self::examine((system, roots), snapshot, files, notices);
-        let mut vfio = vfio.map_err(|error| ResumeError::Function {
+        let unanswered = |error| ResumeError::Query {
             name: address.to_owned(),
             error: Box::new(FunctionError::Vfio(Box::new(error))),
-        })?;
+        };
+        let vfio = Self::adopted((system, roots), snapshot, files, notices);
+        let mut vfio = vfio.map_err(unanswered)?;
         let (vectors, expected) = (vfio.vectors, snapshot.vector_count);
         if vectors != expected as usize {
             return changed(format!("{vectors} vectors, and there were {expected}"));
         }
-        let (left, expected) = (vfio.container().mappings_left(), snapshot.mappings_left);
+        let left = vfio.container().ask_mappings_left().map_err(unanswered)?;
+        let expected = snapshot.mappings_left;
         if left != expected {
             let number =
-                |it: Option<u32>| it.map_or("an unknown number of".to_owned(), |it| it.to_string());
+                |it: Option<u32>| it.map_or("not reported".to_owned(), |it| it.to_string());
             return changed(format!(
-                "{} more mappings can be made in the container, and {} could",
+                "the number of mappings that can still be made in its container is {}, and was {}",
                 number(left),
                 number(expected)
             ));
@@ -157,7 +159,8 @@ impl Vfio {
         Ok(vfio)
     }
 
-    fn examine(
+    /// Makes the function from its files, without writing to it.
+    fn adopted(
         (system, roots): (Arc<dyn System>, &Roots),
         snapshot: &VfioSnapshot,
         files: Files,
@@ -175,22 +178,10 @@ impl Vfio {
             let what = format!("flags {flags:#x}: the group is not viable, or in no container");
             return Err(ask.unusable(Request::GroupGetStatus, what));
         }
-        let device = Arc::new(File::from(files.device));
-        let question = Message::new(size_of::<vfio_device_info>());
-        let info = ask.message(device.as_fd(), Request::DeviceGetInfo, question)?;
-        let flags: u32 = info.field(offset_of!(vfio_device_info, flags));
-        if flags & VFIO_DEVICE_FLAGS_PCI == 0 {
-            let what = format!("flags {flags:#x}: not a PCI device");
-            return Err(ask.unusable(Request::DeviceGetInfo, what));
-        }
-        let config = Window {
-            address: address.clone(),
-            system: Arc::clone(&system),
-            device: Arc::clone(&device),
-            region: ask.region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?,
-        };
+        let config = configuration_space(&address, &system, files.device)?;
+        let device = Arc::clone(&config.device);
         let mut command = [0];
-        config.read(CONFIG_COMMAND, &mut command)?;
+        config.read(CONFIG_COMMAND.into(), &mut command)?;
         if command[0] & COMMAND_MEMORY_SPACE == 0 {
             let what = format!("command register {:#x}: memory decoding is off", command[0]);
             return Err(ask.unusable(Request::DeviceGetRegionInfo, what));

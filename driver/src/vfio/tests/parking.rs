@@ -1,9 +1,14 @@
 //! Functions under VFIO that are parked and resumed. The simulated kernel records the requests.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
-use crate::{BackendSnapshot, FunctionSnapshot, Interrupt, NamedFd, ParkError, ResumeError};
+use crate::{
+    BackendSnapshot, DmaPool, FunctionSnapshot, Interrupt, NamedFd, ParkError, ResumeError,
+};
 
 /// A kernel whose group is viable and in a container.
 fn kernel() -> Fake {
@@ -285,9 +290,104 @@ fn a_function_whose_container_has_other_mappings_is_neither_parked_nor_resumed()
     let (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "0000:3b:00.2: 65532 more mappings can be made in the container, and 65533 could"
+        "0000:3b:00.2: the number of mappings that can still be made in its container is 65532, and was 65533"
     );
     fake.mappings_left.fetch_add(1, Ordering::Relaxed);
+    resume(&fake, &snapshot, fds).unwrap();
+}
+
+thread_local! {
+    /// An action of the simulated kernel, and the number of answers with the IOMMU's capabilities up to it.
+    static ACTION: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+}
+
+/// Lets the simulated kernel of this thread take an action with its `count`th answer with the IOMMU's capabilities.
+fn act_at_answer(count: usize, action: impl FnOnce() + 'static) {
+    ACTION.set(Some((count, Box::new(action))));
+}
+
+/// Returns a kernel that takes the actions.
+fn acting_kernel() -> Fake {
+    Fake {
+        tamper: Some(|request, _, message| {
+            let has_capabilities = request == Request::IommuGetInfo
+                && message.field::<u32>(offset_of!(vfio_iommu_type1_info, cap_offset)) != 0;
+            if !has_capabilities {
+                return;
+            }
+            match ACTION.take() {
+                Some((1, action)) => action(),
+                Some((count, action)) => ACTION.set(Some((count - 1, action))),
+                None => {}
+            }
+        }),
+        ..kernel()
+    }
+}
+
+/// Another thread may keep memory for the device, or open a function in the I/O address space, after the mappings were
+/// described. `park` reads the IOMMU's capabilities once before the description and once after it.
+#[test]
+fn a_function_whose_space_changes_during_park_is_given_back() {
+    let (_, function) = open(acting_kernel()).unwrap();
+    let pool = DmaPool::builder(&function).build(0x2000).unwrap();
+    let buffer = pool.alloc(64, 64).unwrap();
+    drop(pool);
+    act_at_answer(2, move || buffer.arena().keep(buffer));
+    let (_function, error) = function.park().unwrap_err();
+    assert!(
+        matches!(error, ParkError::KeptMemory { count: 1, .. }),
+        "{error:?}"
+    );
+
+    const ELSEWHERE: &str = "0000:5e:00.2";
+    let (fake, function) = open(acting_kernel()).unwrap();
+    let (_dir, roots) = sysfs(&[(ELSEWHERE, Some("vfio-pci"))], true);
+    let space = function.dma_space();
+    let joined = Rc::new(RefCell::new(None));
+    let other = Rc::clone(&joined);
+    act_at_answer(2, move || {
+        let address = ELSEWHERE.parse().unwrap();
+        let joined = Function::joining(address, &roots, &space).unwrap();
+        other.replace(Some(joined));
+    });
+    let (function, error) = function.park().unwrap_err();
+    assert!(
+        matches!(error, ParkError::Shared { functions: 2, .. }),
+        "{error:?}"
+    );
+    drop(joined.take());
+    log(&fake);
+    drop(function);
+    assert!(has(&log(&fake), &["pwrite"]), "the function is closed here");
+}
+
+/// A snapshot without the number would say that the kernel does not report it.
+#[test]
+fn a_function_whose_number_of_mappings_cannot_be_read_is_neither_parked_nor_resumed() {
+    let (fake, function) = open(acting_kernel()).unwrap();
+    let refuse = || {
+        let fake = Arc::clone(&fake);
+        move || *fake.refuse.lock().unwrap() = Some((Request::IommuGetInfo, Errno::EIO))
+    };
+    // The kernel refuses all questions after the first answer.
+    act_at_answer(1, refuse());
+    let (function, error) = function.park().unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("VFIO_IOMMU_GET_INFO") && text.contains("EIO"),
+        "{text}"
+    );
+    *fake.refuse.lock().unwrap() = None;
+    let (snapshot, fds) = park(function);
+    act_at_answer(1, refuse());
+    let (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("VFIO_IOMMU_GET_INFO") && text.contains("EIO"),
+        "{text}"
+    );
+    *fake.refuse.lock().unwrap() = None;
     resume(&fake, &snapshot, fds).unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! A connection on its way from one process to another. The server sees only that messages stop, and go on.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -9,10 +10,10 @@ use crate::descriptors::{Given, Parting};
 use crate::error::{FunctionError, ParkError, ResumeError};
 use crate::interrupt::Notices;
 use crate::snapshot::VfioUserSnapshot;
-use crate::vfio_user::VfioUserError;
-use crate::vfio_user::message::MAX_FDS;
+use crate::vfio_user::message::{Header, MAX_FDS, TYPE_MASK, TYPE_REPLY};
 use crate::vfio_user::socket::Socket;
 use crate::vfio_user::twin_client::TwinClient;
+use crate::vfio_user::{VfioUserError, function_name};
 
 /// Sockets of a connection that is taken over.
 pub(crate) struct Sockets {
@@ -32,6 +33,26 @@ impl Sockets {
             twin: twin.map(|twin| given.duplicate("twin", twin)).transpose()?,
         })
     }
+}
+
+/// Number of messages that a resumption sends: DEVICE_GET_INFO, DEVICE_GET_IRQ_INFO, and a REGION_READ for each of four
+/// registers of configuration space.
+pub(in crate::vfio_user) const RESUME_MESSAGES: u16 = 6;
+
+/// Drops replies to an earlier resumption that has given up waiting. It began with the same ID `next_id`, because it had
+/// the same snapshot. A reply that arrives during this resumption makes it fail, and a later resumption drops the rest.
+fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
+    let is_late = |header: &Header| {
+        let is_reply = header.flags.get() & TYPE_MASK == TYPE_REPLY;
+        is_reply && header.id.get().wrapping_sub(next_id) < RESUME_MESSAGES
+    };
+    // Each message has one reply. A server that sends more replies is refused.
+    for _ in 0..RESUME_MESSAGES {
+        if !socket.discard_next(is_late)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
 impl Client {
@@ -90,7 +111,7 @@ impl Client {
         sockets: Sockets,
         notices: Notices,
     ) -> Result<Self, ResumeError> {
-        let name = format!("vfio-user:{}", snapshot.path.display());
+        let name = function_name(&snapshot.path);
         let max_fds = usize::try_from(snapshot.max_fds).unwrap_or(usize::MAX);
         if !(1..=MAX_FDS).contains(&max_fds) || snapshot.vector_count > MAX_VECTORS {
             return Err(ResumeError::Snapshot {
@@ -103,21 +124,24 @@ impl Client {
         }
         let unfit = |descriptor: &str| {
             let (name, descriptor) = (name.clone(), descriptor.to_owned());
-            move |error: std::io::Error| ResumeError::Descriptor {
+            move |error: io::Error| ResumeError::Descriptor {
                 name,
                 descriptor,
                 what: error.to_string(),
             }
         };
-        let connected = |fd: OwnedFd| -> std::io::Result<Socket> {
+        let connected = |fd: OwnedFd| -> io::Result<Socket> {
             let stream = UnixStream::from(fd);
             // The call fails for a file of another kind, and for a socket that is not connected.
             stream.peer_addr()?;
-            let socket = Socket::new(stream)?;
+            Socket::new(stream)
+        };
+        let main = connected(sockets.main).and_then(|socket| {
+            drop_late_replies(&socket, snapshot.next_id)?;
             socket.check_quiet()?;
             Ok(socket)
-        };
-        let main = connected(sockets.main).map_err(unfit("socket"))?;
+        });
+        let main = main.map_err(unfit("socket"))?;
         let mut client = Self {
             path: snapshot.path.clone(),
             name: name.clone(),
@@ -143,7 +167,11 @@ impl Client {
             });
         }
         if let Some(fd) = sockets.twin {
-            let fd = connected(fd).map_err(unfit("twin"))?;
+            let twin = connected(fd).and_then(|socket| {
+                socket.check_quiet()?;
+                Ok(socket)
+            });
+            let fd = twin.map_err(unfit("twin"))?;
             client.twin = Some(client.with_twin(fd)?);
         }
         Ok(client)
@@ -162,7 +190,7 @@ impl Client {
 
     fn unresumed(&self, source: VfioUserError) -> ResumeError {
         let name = self.name.clone();
-        ResumeError::Function {
+        ResumeError::Query {
             name: name.clone(),
             error: Box::new(FunctionError::VfioUser {
                 name,

@@ -20,10 +20,11 @@ use zerocopy::IntoBytes;
 use super::super::client_memory::MAX_IMPORTS;
 use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
-use super::{Raw, Rig, Server, map, set_irqs, unmap};
+use super::{Raw, Rig, Server, map, set_irqs, unmap, words};
 use crate::accepting;
 use crate::clock::Instant;
 use crate::double::Double;
+use crate::{Function, Iova, SharedMemory};
 
 /// Time limit in tests without an honest peer; short, to keep the tests short.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -164,6 +165,49 @@ fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
     assert!(error.to_string().contains(&expected), "{error}");
     drop(writer);
     assert_eq!(reader.read(&mut [0]).unwrap(), 0, "they are closed");
+}
+
+/// Answers the messages of one client as a server with a PCI function does. To DMA_UNMAP it replies with `unmapped`
+/// bytes of payload, all zero: success, and that 0 bytes were unmapped.
+fn serve_without_unmapping(listener: &UnixListener, unmapped: usize) {
+    let (stream, _) = listener.accept().unwrap();
+    let socket = Socket::new(stream).unwrap();
+    while let Some(asked) = socket.receive(|| true).unwrap() {
+        let (id, command) = (asked.header.id.get(), asked.header.command.get());
+        let mut payload = asked.payload;
+        match Command(command) {
+            // argsz; flags, num_regions, num_irqs.
+            Command::DEVICE_GET_INFO => payload[4..16].copy_from_slice(&words([2, 9, 5])),
+            Command::DEVICE_GET_IRQ_INFO | Command::REGION_READ => {}
+            Command::VERSION => payload.truncate(4),
+            Command::DMA_UNMAP => payload = vec![0; unmapped],
+            _ => payload.clear(),
+        }
+        if Command(command) == Command::REGION_READ {
+            payload.extend([0; 2]);
+        }
+        let header = (id, command, wire::TYPE_REPLY, 0);
+        socket::send(&socket, header, &[&payload], &[]).unwrap();
+    }
+}
+
+/// A server that has no such mapping may report success, as the kernel's VFIO does. The reply has the number of bytes.
+#[test]
+fn an_unmapping_of_no_bytes_is_a_refusal() {
+    let directory = tempfile::tempdir().unwrap();
+    for unmapped in [size_of::<wire::DmaUnmap>(), 0] {
+        let path = directory.path().join(format!("{unmapped}.sock"));
+        let listener = UnixListener::bind(&path).unwrap();
+        let served = thread::spawn(move || serve_without_unmapping(&listener, unmapped));
+        let function = Function::vfio_user(&path).unwrap();
+        let memory = SharedMemory::anonymous(4096).unwrap();
+        function.dma_map(Iova(0x7000), &memory, 0, 4096).unwrap();
+        let refused = function.dma_unmap(Iova(0x7000), 4096);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("DMA_UNMAP"), "{text}");
+        drop(function);
+        served.join().unwrap();
+    }
 }
 
 #[test]
