@@ -29,6 +29,7 @@ use crate::interrupt_set::InterruptSet;
 use crate::iova::Iova;
 use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
+use crate::pci::capability;
 use crate::space::{DmaSpace, Space};
 use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
 use crate::vfio_user::{self, Client, VfioUserError};
@@ -314,6 +315,15 @@ impl Function {
     )]
     pub fn config_write_u32(&self, offset: u16, value: u32) -> Result<(), FunctionError> {
         self.config_write(offset, &value.to_le_bytes())
+    }
+
+    /// Returns the offset of a PCI capability in configuration space; `None` if the function has no capability with this
+    /// ID.
+    ///
+    /// # Errors
+    /// The errors of [`Function::config_read_u8`].
+    pub fn capability(&self, id: u8) -> Result<Option<u16>, FunctionError> {
+        capability::find(id, |at| self.config_read_u8(at))
     }
 
     // Configuration space is little-endian on every host; the callers above convert accordingly.

@@ -66,14 +66,6 @@ struct Own {
     process: u32,
 }
 
-impl Own {
-    /// Returns the range of a mapping that this process has made.
-    fn of_this_process(bytes: NonZeroUsize) -> Self {
-        let process = std::process::id();
-        Self { bytes, process }
-    }
-}
-
 /// A piece of a device's file, and its offset in a mapping. All values are multiples of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Area {
@@ -106,6 +98,18 @@ impl Mapping {
         let mut mapping = Self::memfd_at(bytes, 1, 0, PageSize::Base, false)?;
         mapping.file = None;
         Ok(mapping)
+    }
+
+    /// Makes a mapping of memory that this module has mapped. `mapped` is the length to unmap on drop, if any.
+    fn of(base: NonNull<u8>, mapped: Option<NonZeroUsize>, file: Option<File>) -> Self {
+        let process = std::process::id();
+        Self {
+            base,
+            own: mapped.map(|bytes| Own { bytes, process }),
+            file,
+            open: None,
+            guard: None,
+        }
     }
 
     fn memfd_at(
@@ -151,13 +155,7 @@ impl Mapping {
 
         let placed = in_window.then(|| place_in_window(mapped, modulus, remainder, &file));
         if let Some(base) = placed.flatten() {
-            let mapping = Self {
-                base,
-                own: Some(Own::of_this_process(mapped)),
-                file: Some(file),
-                open: None,
-                guard: None,
-            };
+            let mapping = Self::of(base, Some(mapped), Some(file));
             mapping.keep_from_children().map_err(failed("madvise"))?;
             return Ok(mapping);
         }
@@ -171,13 +169,7 @@ impl Mapping {
             unsafe { unmap(reservation, reserved.get()) };
             return Err(failed("mmap")(errno));
         }
-        let mapping = Self {
-            base,
-            own: Some(Own::of_this_process(mapped)),
-            file: Some(file),
-            open: None,
-            guard: None,
-        };
+        let mapping = Self::of(base, Some(mapped), Some(file));
         // SAFETY: the reservation's bytes below `base`, where nothing was placed.
         unsafe { unmap(reservation, head) };
         // SAFETY: `head + mapped <= reserved`.
@@ -233,13 +225,7 @@ impl Mapping {
             return Err(MemoryError::TooLarge { bytes });
         }
         let base = place_free(at, mapped, &file).map_err(failed("mmap"))?;
-        let mapping = Self {
-            base,
-            own: Some(Own::of_this_process(mapped)),
-            file: Some(file),
-            open: None,
-            guard: None,
-        };
+        let mapping = Self::of(base, Some(mapped), Some(file));
         mapping.keep_from_children().map_err(failed("madvise"))?;
         Ok(mapping)
     }
@@ -258,13 +244,7 @@ impl Mapping {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
         // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap_anonymous(None, mapped, access, flags) }?;
-        Ok(Self {
-            base: base.cast(),
-            own: None,
-            file: None,
-            open: None,
-            guard: None,
-        })
+        Ok(Self::of(base.cast(), None, None))
     }
 
     /// Maps `bytes` bytes from `offset` on of a file that another process sent. The descriptor is closed here.
@@ -305,13 +285,7 @@ impl Mapping {
         let base = unsafe { mmap(None, mapped, access, flags, &file, file_offset) }
             .map_err(failed("mmap"))?
             .cast();
-        let mapping = Self {
-            base,
-            own: Some(Own::of_this_process(mapped)),
-            file: None,
-            open: None,
-            guard: None,
-        };
+        let mapping = Self::of(base, Some(mapped), None);
         mapping.keep_from_children().map_err(failed("madvise"))?;
         Ok(mapping)
     }
@@ -333,13 +307,7 @@ impl Mapping {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
         let ground = unsafe { mmap_anonymous(None, mapped, access, flags) };
-        let mapping = Self {
-            base: ground.map_err(failed("mmap"))?.cast(),
-            own: Some(Own::of_this_process(mapped)),
-            file: None,
-            open: None,
-            guard: None,
-        };
+        let mapping = Self::of(ground.map_err(failed("mmap"))?.cast(), Some(mapped), None);
         for area in areas {
             let end = area.at.checked_add(area.bytes);
             assert!(

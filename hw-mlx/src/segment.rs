@@ -26,8 +26,6 @@ const EMBEDDED_CPU: u32 = 1 << 23;
 const CONFIG_VENDOR: u16 = 0x00;
 const CONFIG_DEVICE: u16 = 0x02;
 const CONFIG_REVISION: u16 = 0x08;
-/// Offset in configuration space of the pointer to the first capability.
-const CONFIG_CAPABILITIES: u16 = 0x34;
 /// PCI Express capability, the offset of Device Control in it, and the bit Enable Relaxed Ordering.
 const PCI_EXPRESS: u8 = 0x10;
 const DEVICE_CONTROL: u16 = 0x08;
@@ -149,28 +147,11 @@ pub(crate) fn hardware(
 /// Reads the bit Enable Relaxed Ordering of the function; false if it has no PCI Express capability (Linux
 /// `pcie_relaxed_ordering_enabled`).
 fn relaxed_ordering(function: &Function) -> Result<bool, MlxError> {
-    let Some(place) = capability(function, PCI_EXPRESS)? else {
+    let Some(place) = function.capability(PCI_EXPRESS)? else {
         return Ok(false);
     };
     let control = function.config_read_u16(place + DEVICE_CONTROL)?;
     Ok(control & ENABLE_RELAXED_ORDERING != 0)
-}
-
-/// Returns the offset of the capability with this ID in the PCI capability list; `None` if it is not in the list.
-pub(crate) fn capability(function: &Function, id: u8) -> Result<Option<u16>, MlxError> {
-    let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
-    // The list lies in 192 bytes, in steps of four, so it has at most 48 entries.
-    for _ in 0..48 {
-        if at < 0x40 {
-            break;
-        }
-        let place = u16::from(at & !3);
-        if function.config_read_u8(place)? == id {
-            return Ok(Some(place));
-        }
-        at = function.config_read_u8(place + 1)?;
-    }
-    Ok(None)
 }
 
 /// Returns the upper and the lower half of a register.

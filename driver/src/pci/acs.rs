@@ -9,6 +9,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::capability;
 use super::machine::{BRIDGE, Machine, hex, text};
 use crate::vfio::PciAddress;
 
@@ -79,7 +80,9 @@ fn isolation(port: &Path) -> Option<Isolation> {
     if config.len() < EXTENDED {
         return Some(Isolation::Unreadable);
     }
-    let flags = word(capability(&config)? + 2)?;
+    let byte = |at| config.get(usize::from(at)).copied().ok_or(());
+    let express = capability::find(PCI_EXPRESS, byte).ok()??;
+    let flags = word(usize::from(express) + 2)?;
     if !matches!(flags >> 4 & 0xf, ROOT_PORT | DOWNSTREAM_PORT) {
         return None;
     }
@@ -103,19 +106,4 @@ fn isolation(port: &Path) -> Option<Isolation> {
         at = usize::from(next);
     }
     Some(Isolation::Absent)
-}
-
-/// Returns the byte offset of the PCI Express capability; `None` if there is none.
-fn capability(config: &[u8]) -> Option<usize> {
-    let mut at = usize::from(*config.get(0x34)?);
-    for _ in 0..48 {
-        if at < 0x40 {
-            return None;
-        }
-        if *config.get(at)? == PCI_EXPRESS {
-            return Some(at);
-        }
-        at = usize::from(*config.get(at + 1)?);
-    }
-    None
 }

@@ -10,6 +10,7 @@
 
 mod acs;
 mod bind;
+pub(crate) mod capability;
 mod host;
 mod machine;
 mod network;

@@ -756,7 +756,7 @@ fn identity(control: &Control) -> Result<Identity, MlxError> {
 
 /// Returns the number of entries of the MSI-X table, from the PCI capability list; 1 if the function has no MSI-X.
 fn vectors(function: &Function) -> Result<u16, MlxError> {
-    let Some(place) = segment::capability(function, CAP_MSIX)? else {
+    let Some(place) = function.capability(CAP_MSIX)? else {
         return Ok(1);
     };
     Ok((function.config_read_u16(place + 2)? & 0x7ff) + 1)
