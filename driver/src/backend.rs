@@ -61,7 +61,8 @@ impl Backend {
         }
     }
 
-    /// Leaves the function to another process: dropping this backend has no effect on the function any more.
+    /// Ends this process's use of the function: dropping this backend has no effect on the function any more. A model
+    /// in this process is never parked.
     pub(crate) fn part(&self) {
         match self {
             Self::InProcess(_) => {}
@@ -70,7 +71,8 @@ impl Backend {
         }
     }
 
-    /// Takes over a function that another process has parked. Until then, dropping this backend has no effect on it.
+    /// Takes over a function that another process has parked. Before this, dropping the backend has no effect on the
+    /// function.
     pub(crate) fn adopt(&self) {
         match self {
             Self::InProcess(_) => {}

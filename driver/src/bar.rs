@@ -91,8 +91,8 @@ pub struct Bar {
     index: u8,
     memory: SharedMemory,
     listener: Option<Listener>,
-    /// The function's lock. The function counts the clones, and is not parked while there is one here. A snapshot of the
-    /// function is not resumed before the last clone is dropped.
+    /// The function's lock. The function counts the clones, and is not parked while there is one here. A snapshot of
+    /// the function is not resumed before the last clone is dropped.
     _lock: Arc<Option<DrivingLock>>,
 }
 
@@ -479,7 +479,7 @@ mod tests {
         block.write(|r| &r.narrow, 0x7777);
         block.write(|r| &r.array[3], Be32::new(9));
         block.clone().write(|r| &r.doorbell, Be64::new(1));
-        let told: Vec<(u8, u64, Vec<u8>)> = vec![
+        let expected: Vec<(u8, u64, Vec<u8>)> = vec![
             (0, 0x108, vec![1, 2, 3, 4, 5, 6, 7, 8]),
             (0, 0x110, vec![0xa1, 0xb2, 0xc3, 0xd4]),
             (0, 0x116, vec![0x5a]),
@@ -487,7 +487,7 @@ mod tests {
             (0, 0x124, vec![0, 0, 0, 9]),
             (0, 0x108, vec![0, 0, 0, 0, 0, 0, 0, 1]),
         ];
-        assert_eq!(device.writes(), told);
+        assert_eq!(device.writes(), expected);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Descriptors of a function on their way from one process to another: by name, and checked against the snapshot.
+//! Descriptors of a function that is handed over. They are found by name and compared with the snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -61,11 +61,11 @@ impl<'a> Parting<'a> {
     }
 }
 
-/// Descriptors that were given to take a function over.
+/// Descriptors that were given for taking over a function.
 pub(crate) struct Given<'a> {
     function: &'a str,
     by_name: BTreeMap<&'a str, BorrowedFd<'a>>,
-    /// Names that the snapshot has.
+    /// Names of the snapshot that were found so far.
     named: BTreeSet<String>,
 }
 

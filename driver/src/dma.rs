@@ -229,8 +229,8 @@ impl WeakArena {
     /// already, the memory is freed at once. Memory of a pool is never freed, because the program may drop a pool while
     /// the device runs; the function's mapping of it ends when the function is closed.
     ///
-    /// A function is not parked any more if memory of a pool was kept, or memory of an arena while the function's
-    /// mappings were held: the snapshot of the pool or the arena would have it as memory that can be freed.
+    /// A function cannot be parked any more if memory of a pool was kept, or memory of an arena while the function's
+    /// mappings were held: in the snapshot of the pool or the arena it would be unclaimed memory, which can be freed.
     pub fn keep(&self, memory: impl Send + 'static) {
         match &self.inner {
             Origin::Pool(space) => {

@@ -6,14 +6,20 @@
 //! stacks and ordinary mappings above the window, and other programs below it. A process begins at a random address in
 //! the window and goes upwards, so that the memory of two processes seldom overlaps.
 //!
-//! What bounds the window: without a limit of the stack's size (`ulimit -s unlimited`) the kernel puts mappings from a
-//! third of the address space upwards on x86-64, at 0x2aaa_aaaa_a000, and from a quarter upwards on 64-bit Arm, at
-//! 0x4000_0000_0000 (`TASK_UNMAPPED_BASE`). AddressSanitizer has its shadow below 0x1000_7fff_8000 on x86-64, and below
-//! 0x2010_0000_0000 on 64-bit Arm (LLVM `asan_mapping.h`). ThreadSanitizer and MemorySanitizer have a place for all
-//! addresses, and let a program map none of those between (`tsan_platform.h`, `msan.h`). Under these two, memory is
-//! mapped outside the window, and a function with memory is not parked.
+//! The window ends at 42 TiB, so it needs 46 address bits. x86-64 has 47. A kernel for 64-bit Arm may be built with 39
+//! or 42 (`CONFIG_ARM64_VA_BITS`) and has no such addresses: memory is then mapped outside the window, and a function
+//! with memory is not parked.
 //!
-//! Addresses that were proposed once are proposed again only after the end of the window was reached.
+//! Other users of addresses bound the window: without a limit of the stack's size (`ulimit -s unlimited`) the kernel
+//! puts mappings from a third of the address space upwards on x86-64, at 0x2aaa_aaaa_a000, and from a quarter upwards
+//! on 64-bit Arm, at 0x4000_0000_0000 (`TASK_UNMAPPED_BASE`). AddressSanitizer has its shadow below 0x1000_7fff_8000 on
+//! x86-64, and below 0x2010_0000_0000 on 64-bit Arm (LLVM `asan_mapping.h`). ThreadSanitizer and MemorySanitizer assign
+//! all addresses, and let a program map none of the window's (`tsan_platform.h`, `msan.h`). Under these two, memory is
+//! also mapped outside the window.
+//!
+//! Proposed addresses go upwards. They begin again at the window's start when its end was reached, and at a random
+//! place when several proposals in a row were in use ([`jump`]). Then they may have been proposed before, and be free
+//! or in use.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,18 +40,20 @@ pub(crate) fn contains(address: u64, bytes: u64) -> bool {
     address >= FIRST && end.is_some_and(|end| end <= END)
 }
 
-/// Lets the next proposal begin at a random place. A process that has gone through the whole window meets its own older
-/// memory there, which may be long.
+/// Lets the next proposal begin at a random place. After a process has gone through the whole window, the proposals may
+/// lie in a long piece of its own older memory.
 pub(crate) fn jump() {
     NEXT.store(random_start(), Ordering::Relaxed);
 }
 
-/// Proposes an address for `bytes` bytes that is `remainder` modulo `modulus`, a power of two. Each call proposes
-/// another range, until all of the window was proposed. `None` if the window has no such address.
+/// Proposes an address for `bytes` bytes that is `remainder` modulo `modulus`, a power of two. The range lies above the
+/// one that was proposed last, unless the end of the window was reached or after a [`jump`]. `None` if the window has
+/// no such address.
 pub(crate) fn propose(bytes: usize, modulus: usize, remainder: usize) -> Option<usize> {
     let process = std::process::id();
     if PROCESS.swap(process, Ordering::Relaxed) != process {
-        // Another thread of the child may still go on at the parent's place, which is another address space.
+        // Another thread of the child may still propose the parent's addresses. That is harmless: the child has an
+        // address space of its own.
         jump();
     }
     let mut proposed = None;
@@ -92,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_window_is_followed_by_its_start() {
+    fn proposals_begin_again_at_the_start_of_the_window_after_its_end() {
         assert_eq!(place(END - 4096, 4096, 4096, 0), Some(END - 4096));
         assert_eq!(place(END - 4096, 8192, 4096, 0), Some(FIRST));
         assert_eq!(place(END, 4096, 1 << 30, 4096), Some(FIRST + 4096));
@@ -109,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_apart_from_what_the_kernel_and_a_sanitizer_choose() {
+    fn the_window_does_not_overlap_addresses_of_the_kernel_and_of_a_sanitizer() {
         // Pairs of first address and end: mappings of x86-64 without a limit of the stack's size, and shadows of
         // AddressSanitizer on x86-64 and on 64-bit Arm.
         let others = [

@@ -167,10 +167,7 @@ impl Device for Double {
         let mut stored = vec![0; bytes.len()];
         self.bar
             .read_bytes(usize::try_from(offset).unwrap(), &mut stored);
-        assert_eq!(
-            stored, bytes,
-            "told of a write at {offset:#x} that is not in memory"
-        );
+        assert_eq!(stored, bytes, "the write at {offset:#x} is not in memory");
         self.state().writes.push((index, offset, bytes.to_vec()));
     }
 

@@ -1,15 +1,18 @@
-//! The lock that keeps two functions from being resumed from one snapshot.
+//! The lock that prevents a second function from being resumed while the first one exists.
 //!
-//! A descriptor that is passed on refers to the same open file as before, and flock(2) belongs to the open file: all
-//! holders of the descriptor have the lock, or none. So the descriptor that is passed on is only the way to a file
-//! without contents (memfd_create(2)). Who takes the function over opens that file anew (`/proc/self/fd`, proc(5)), and
-//! locks the new open file. The function has it until it is closed or parked. The file is the same for all processes
-//! that have the function one after the other, so an older snapshot does not help a second one either.
+//! A descriptor that is passed on refers to the same open file as before, and a lock of flock(2) belongs to the open
+//! file: all holders of the descriptor have the lock, or none. So the descriptor that is passed on only identifies a
+//! file without contents (memfd_create(2)), and is not locked. The process that takes the function over opens the file
+//! anew (`/proc/self/fd`, proc(5)), and locks the new open file. The function has the lock until it is closed or
+//! parked. All snapshots of a function have the same file, so a function that is in use is not resumed from an older
+//! snapshot either.
 //!
-//! The lock ends when the function is dropped, whoever else has a descriptor of the open file. If the process ends
-//! instead, the kernel ends the lock with the last descriptor. A child of `fork` has one until it executes a program.
+//! The lock ends when the function is dropped, even if a child of `fork` has a copy of the descriptor. If the process
+//! ends without a drop, the kernel ends the lock when the last copy is closed; a child closes its copy when it executes
+//! a program.
 //!
-//! The lock prevents mistakes. A process that has the descriptors can drive the device without asking anyone.
+//! The lock is advisory. It prevents mistakes: a process that has the descriptors can drive the device without the
+//! lock.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,7 +30,7 @@ const NAME: &str = "lock";
 
 /// A lock that is taken.
 pub(crate) struct DrivingLock {
-    /// The descriptor that is passed on.
+    /// The descriptor that is passed on. Its open file is not locked.
     passed: OwnedFd,
     _locked: Locked,
 }
@@ -35,7 +38,7 @@ pub(crate) struct DrivingLock {
 /// An open file that has the lock.
 struct Locked {
     file: File,
-    /// ID of the process that has taken the lock. A child of `fork` does not end it.
+    /// ID of the process that has taken the lock. A drop in a child of `fork` does not end the lock.
     process: u32,
 }
 
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holders_of_one_descriptor_do_not_have_the_lock_together() {
+    fn a_second_holder_of_a_descriptor_does_not_get_the_lock() {
         let passed = memfd_create("test", MFdFlags::MFD_CLOEXEC).unwrap();
         let other = passed.try_clone().unwrap();
         let first = locked(&passed).unwrap();

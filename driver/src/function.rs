@@ -7,7 +7,7 @@
 //! The function has an I/O address space ([`Space`]), its own or a shared one. All mappings (of the arena, of lent
 //! memory) take their addresses from this space, so that they do not collide.
 //!
-//! A function can outlive its process ([`Function::park`], [`Function::resume`]).
+//! A function can be handed over to another process ([`Function::park`], [`Function::resume`]).
 //!
 //! [`Device`] is the device's side of the in-process backend and of a vfio-user server, implemented by a device
 //! model. The model gets the same as a device: configuration cycles, register writes, resets, and the memory that the
@@ -43,7 +43,7 @@ struct Inner {
     interrupts: Mutex<Vec<Interrupt>>,
     /// Lock of a function that was resumed; `None` if it was never parked. Each reference to a BAR has a clone.
     lock: Arc<Option<DrivingLock>>,
-    /// True once the function was handed over to another process.
+    /// True once the function was handed over to another process. Dropping this has no effect on it then.
     is_parked: bool,
 }
 
@@ -317,8 +317,8 @@ impl Function {
         self.config_write(offset, &value.to_le_bytes())
     }
 
-    /// Returns the offset of a PCI capability in configuration space; `None` if the function has no capability with this
-    /// ID.
+    /// Returns the offset of a PCI capability in configuration space; `None` if the function has no capability with
+    /// this ID.
     ///
     /// # Errors
     /// The errors of [`Function::config_read_u8`].
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_of_a_device_reaches_its_driver() {
+    fn notices_of_the_system_reach_the_driver() {
         let device = Double::new();
         let function = device.function();
         let (theirs, ours) = (device.notices(), function.notices());

@@ -399,7 +399,7 @@ fn place_in_window(
                 return Some(base);
             }
             Err(Errno::EEXIST) => {}
-            // Processors with fewer address bits do not have the window.
+            // Processes with fewer address bits do not have the window.
             Err(errno) => {
                 tracing::debug!("mmap of {bytes:#x} bytes at {at:#x}: {errno}");
                 return None;

@@ -1,9 +1,9 @@
-//! Snapshots: what one process writes down so that another one goes on with its function.
+//! Snapshots: descriptions from which another process makes a function, an arena or a pool again.
 //!
-//! A snapshot is plain data, and its fields are public, so that a layer above can write it out and read it in. Nothing
-//! in a snapshot is believed when it is read: [`Function::resume`](crate::Function::resume),
+//! A snapshot is plain data, and its fields are public, so that a layer above can write it out and read it in. A
+//! snapshot that is read is not trusted: [`Function::resume`](crate::Function::resume),
 //! [`DmaArena::resume`](crate::DmaArena::resume) and [`DmaPool::resume`](crate::DmaPool::resume) check every number,
-//! and compare what the snapshot says of a descriptor with the descriptor. All sizes are in bytes.
+//! and compare each descriptor with its description. All sizes are in bytes.
 
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
@@ -22,14 +22,14 @@ pub struct NamedFd {
     pub fd: OwnedFd,
 }
 
-/// Name of a descriptor, and what fstat(2) said of it when it was handed over.
+/// Name of a descriptor, and the numbers of its file when it was handed over (fstat(2)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DescriptorSnapshot {
     /// The name ([`NamedFd::name`]).
     pub name: String,
     /// Number of the file system (`st_dev`).
     pub device: u64,
-    /// Number of the inode (`st_ino`). All eventfds have the same one.
+    /// Number of the inode (`st_ino`). All eventfds have the same number.
     pub inode: u64,
     /// Number of a device file (`st_rdev`); 0 for other files.
     pub special: u64,
@@ -44,13 +44,13 @@ pub struct FunctionSnapshot {
     pub backend: BackendSnapshot,
     /// Registers of configuration space.
     pub identity: PciIdentity,
-    /// Eventfds of the enabled interrupt vectors, in vector order. Their counts are the kernel's, and stay.
+    /// Eventfds of the enabled interrupt vectors, in vector order. The kernel keeps their counts.
     pub vectors: Vec<DescriptorSnapshot>,
     /// Eventfd of the error notice, if the backend has one.
     pub error: Option<DescriptorSnapshot>,
     /// Eventfd of the removal notice, if the backend has one.
     pub removal: Option<DescriptorSnapshot>,
-    /// File that the process that has the function locks.
+    /// File that is locked by the process that has the function.
     pub lock: DescriptorSnapshot,
     /// The I/O address space.
     pub space: SpaceSnapshot,
@@ -100,16 +100,16 @@ pub struct VfioUserSnapshot {
 pub struct VfioSnapshot {
     /// PCI address, such as `0000:3b:00.2`.
     pub address: String,
-    /// File of the container. The kernel does not tell containers apart; the descriptor's name and the number of
-    /// mappings have to do.
+    /// File of the container. The kernel reports no identity of a container. The descriptor's name and the number of
+    /// mappings are compared.
     pub container: DescriptorSnapshot,
     /// File of the group.
     pub group: DescriptorSnapshot,
-    /// File of the device. fstat(2) does not tell devices apart; the descriptor's name does, and from Linux 6.18 on the
-    /// kernel is asked for the address of the file's device.
+    /// File of the device. fstat(2) does not distinguish devices. The descriptor's name is compared and, from Linux
+    /// 6.18 on, the PCI address that the kernel reports for the file.
     pub device: DescriptorSnapshot,
-    /// True if the group is to be removed from its container when the function is closed, because the process that
-    /// has provided the group keeps its file open.
+    /// True if the group is removed from its container when the function is closed, because the process that has
+    /// provided the group keeps its file open.
     pub group_leaves: bool,
     /// Number of MSI-X vectors of the function.
     pub vector_count: u32,
@@ -123,13 +123,13 @@ impl VfioSnapshot {
     /// Returns the number of mappings in the container, if the kernel reports it.
     pub(crate) fn mappings_made(&self) -> Option<u64> {
         let (first, left) = (self.mappings_at_first?, self.mappings_left?);
-        // A negative number is no number of mappings, and no other one either.
+        // If more mappings are left than at first, the result is not the number of any mappings, and is refused.
         Some(u64::from(first).wrapping_sub(u64::from(left)))
     }
 }
 
-/// Registers of configuration space that tell a function from another one, and what its driver has enabled. A reset
-/// does not show in them, because the kernel restores configuration space after it.
+/// Registers of configuration space that distinguish functions, and the bits that the driver has enabled. They do not
+/// show a reset, because the kernel restores configuration space after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PciIdentity {
     /// Vendor ID and device ID (offset 0x00).
@@ -170,7 +170,7 @@ pub struct MemorySnapshot {
     pub file_bytes: u64,
     /// Length of the memory: at most the size of the file.
     pub bytes: u64,
-    /// Number of units of 512 bytes that the file had in use (`st_blocks`). Fewer ones later mean that a holder of the
+    /// Number of units of 512 bytes that the file had in use (`st_blocks`). If fewer are in use later, a holder of the
     /// file has removed pages from it, which the device still uses.
     pub blocks: u64,
 }
@@ -186,8 +186,8 @@ pub struct MappingSnapshot {
     pub memory: u32,
     /// Offset in the memory.
     pub offset: u64,
-    /// True if the I/O addresses become free with the mapping: they were chosen here, for memory of an arena or a pool.
-    /// False if the program has chosen them ([`Function::dma_map`](crate::Function::dma_map)).
+    /// True if this crate has chosen the I/O addresses, for memory of an arena or a pool; they become free with the
+    /// mapping. False if the program has chosen them ([`Function::dma_map`](crate::Function::dma_map)).
     pub allocated: bool,
 }
 
@@ -216,7 +216,7 @@ pub struct ChunkSnapshot {
     pub iova: u64,
     /// Bytes of the mapping.
     pub bytes: u64,
-    /// True if the chunk is that of a single buffer and goes with it.
+    /// True if the chunk belongs to a single buffer, and is unmapped with it.
     pub is_dedicated: bool,
     /// End offset of the highest range ever allocated. Bytes below it are cleared when they are allocated again.
     pub used_below: u64,
@@ -233,7 +233,7 @@ pub struct LeaseSnapshot {
     pub bytes: u64,
 }
 
-/// Memory of the previous process that this one has not claimed.
+/// Memory of the previous process that was not claimed in this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnclaimedMemory {
     /// I/O address of the first byte.

@@ -16,8 +16,8 @@
 //! a mapping says which functions have unmapped it before another refused, so that they are not asked again. If a
 //! function refuses an unmap while it leaves, only that function is stopped.
 //!
-//! A space can be held ([`parking`]): a mapping then outlives the memory's last owner in this process, so that the
-//! owners can be dropped before the function is handed over, and claimed again afterwards.
+//! A space can be held ([`parking`]): a mapping then stays when its owner in this process drops, so that all owners can
+//! be dropped before the function is handed over. The next process claims the mappings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -62,12 +62,12 @@ struct State {
     kept: BTreeSet<u64>,
     /// True once all members were stopped, because one of them refused to unmap memory.
     broken: bool,
-    /// True while mappings outlive their owners ([`Space::hold`]).
+    /// True while mappings are kept without their owners ([`Space::hold`]).
     held: bool,
     /// True once the function was handed over to another process. Nothing is mapped or unmapped any more.
     parked: bool,
-    /// Number of pieces of memory that the device may still write although they are no longer needed, and that have no
-    /// owner in another process ([`Space::count_kept`]).
+    /// Number of pieces of memory that the device may still write although they are no longer needed, and that the next
+    /// process would free ([`Space::count_kept`]).
     kept_buffers: usize,
 }
 

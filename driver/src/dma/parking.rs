@@ -1,9 +1,12 @@
 //! Arenas and pools of a function that is handed over to another process.
 //!
 //! A snapshot has the chunks, by their I/O addresses, and the ranges of each that are in use. It is made before the
-//! buffers are dropped, and the function holds its mappings meanwhile ([`Function::hold_mappings`]). The next process
-//! makes the arena again over the mappings of its function, and claims each range that it needs: by the I/O address and
-//! the length that the buffer had. At the end it frees what it has not claimed ([`DmaArena::finish`]).
+//! buffers are dropped, while the function holds its mappings ([`Function::hold_mappings`]). The next process makes the
+//! arena again over the mappings of its function, and claims each range that it needs, by the I/O address and the
+//! length of the buffer. At the end it frees the ranges that were not claimed ([`DmaArena::finish`]).
+//!
+//! Memory is allocated in units of 64 bytes, and a snapshot has the lengths in these units. So a claim is accepted with
+//! any length that rounds up to the same multiple of 64 as the length of the buffer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,7 +105,7 @@ impl Chunk {
             .then_some(offset)
     }
 
-    /// Gives an owner to a range that was in use in the previous process.
+    /// Returns an owner of a range that was in use in the previous process. `bytes` is rounded up to lines.
     fn claim(self: &Arc<Self>, at: Iova, bytes: usize) -> Result<Lease, ClaimError> {
         let iova = at.0;
         let outside = ClaimError::Outside { iova, bytes };
@@ -161,9 +164,9 @@ impl Chunk {
 }
 
 impl DmaArena {
-    /// Describes the arena for another process: its chunks, and the ranges that are in use. Buffers that are dropped
-    /// afterwards are in use in the snapshot all the same. The caller [holds](Function::hold_mappings) the function's
-    /// mappings before.
+    /// Describes the arena for another process: its chunks, and the ranges that are in use at this moment. Buffers that
+    /// are dropped later stay in use in the snapshot. The caller [holds](Function::hold_mappings) the function's
+    /// mappings first.
     ///
     /// # Errors
     /// [`ArenaError::Kept`]: the device may still write memory that is no longer needed.
@@ -179,7 +182,7 @@ impl DmaArena {
         let dedicated = inner.dedicated();
         for chunk in dedicated.iter().filter_map(|chunk| chunk.upgrade()) {
             let chunk = chunk.snapshot(true);
-            // A chunk whose buffer is being dropped is not in use any more.
+            // The buffer of a chunk without ranges in use is being dropped in another thread.
             chunks.extend((!chunk.leases.is_empty()).then_some(chunk));
         }
         Ok(ArenaSnapshot {
@@ -192,8 +195,8 @@ impl DmaArena {
     /// [claimed](Self::claim) and dropped, or [freed](Self::finish).
     ///
     /// # Errors
-    /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense, or the function has no unclaimed mapping for a
-    /// chunk. Nothing was claimed then.
+    /// [`ResumeError::Snapshot`]: numbers of the snapshot are impossible, or contradict each other, or the function has
+    /// no unclaimed mapping for a chunk. No mapping was claimed then.
     pub fn resume(function: &Function, snapshot: &ArenaSnapshot) -> Result<Self, ResumeError> {
         let refused = |what: String| ResumeError::Snapshot {
             name: function.name().to_owned(),
@@ -246,10 +249,11 @@ impl DmaArena {
         Ok(arena)
     }
 
-    /// Returns a buffer that was in use in the previous process, with its contents.
+    /// Returns a buffer that was in use in the previous process, with its contents. The buffer has `bytes` bytes, which
+    /// must round up to the same multiple of 64 as the length that it had.
     ///
     /// # Errors
-    /// [`ClaimError`]: the range is not exactly a buffer that was in use, or was claimed before.
+    /// [`ClaimError`]: the range is not that of a buffer that was in use, or was claimed before.
     pub fn claim(&self, iova: Iova, bytes: usize) -> Result<DmaBuffer, ClaimError> {
         let outside = ClaimError::Outside {
             iova: iova.0,
@@ -275,7 +279,7 @@ impl DmaArena {
         let chunk = found.ok_or(outside)?;
         let mut lease = chunk.claim(iova, bytes)?;
         lease.arena = self.downgrade();
-        // From now on the buffer keeps its dedicated chunk.
+        // From now on the buffer owns its dedicated chunk.
         let unclaimed = inner.unclaimed.lock();
         let mut unclaimed = unclaimed.unwrap_or_else(PoisonError::into_inner);
         unclaimed.retain(|other| !Arc::ptr_eq(other, &chunk));
@@ -288,8 +292,8 @@ impl DmaArena {
         self.each_unclaimed(false)
     }
 
-    /// Frees the memory that was in use in the previous process and was not claimed, and returns what it has freed. The
-    /// device does not use that memory any more.
+    /// Frees the memory that was in use in the previous process and was not claimed, and returns the freed ranges. The
+    /// caller ensures that the device does not use that memory any more.
     pub fn finish(&self) -> Vec<UnclaimedMemory> {
         self.each_unclaimed(true)
     }
@@ -316,9 +320,9 @@ impl DmaArena {
 }
 
 impl DmaPool {
-    /// Describes the pool for another process. Buffers that are dropped afterwards are in use in the snapshot all the
-    /// same. The caller [holds](Function::hold_mappings) the function's mappings before. If memory of the pool is
-    /// [kept](crate::WeakArena::keep) for the device, the function is not parked.
+    /// Describes the pool for another process. Buffers that are dropped later stay in use in the snapshot. The caller
+    /// [holds](Function::hold_mappings) the function's mappings first. If memory of the pool is
+    /// [kept](crate::WeakArena::keep) for the device, the function cannot be parked.
     #[must_use]
     pub fn snapshot(&self) -> PoolSnapshot {
         PoolSnapshot {
@@ -355,7 +359,8 @@ impl DmaPool {
         Ok(Self { chunk, pages })
     }
 
-    /// Returns a buffer that was in use in the previous process, with its contents.
+    /// Returns a buffer that was in use in the previous process, with its contents. The length is compared as by
+    /// [`DmaArena::claim`].
     ///
     /// # Errors
     /// As [`DmaArena::claim`].
@@ -373,8 +378,8 @@ impl DmaPool {
         self.chunk.unclaimed(false)
     }
 
-    /// Frees the memory that was in use in the previous process and was not claimed, and returns what it has freed. The
-    /// device does not use that memory any more.
+    /// Frees the memory that was in use in the previous process and was not claimed, and returns the freed ranges. The
+    /// caller ensures that the device does not use that memory any more.
     pub fn finish(&self) -> Vec<UnclaimedMemory> {
         self.chunk.unclaimed(true)
     }

@@ -23,7 +23,7 @@ pub enum ParkError {
         /// The cause.
         because: String,
     },
-    /// There are other clones of the function. An arena and a builder of a pool have one each.
+    /// There are other clones of the function. Each arena and each builder of a pool has one.
     #[error(
         "{name}: {others} other clones of the function exist; each arena and each builder of a pool has one"
     )]
@@ -85,8 +85,8 @@ pub enum ParkError {
         /// I/O address.
         iova: u64,
     },
-    /// The device may still write memory that is no longer needed ([`WeakArena::keep`](crate::WeakArena::keep)), and
-    /// that no owner in another process would know of.
+    /// The device may still write memory that is no longer needed ([`WeakArena::keep`](crate::WeakArena::keep)). In
+    /// another process the memory would count as unclaimed, and be freed.
     #[error("{name}: {count} pieces of memory that the device may still write are kept")]
     KeptMemory {
         /// The function.
@@ -94,9 +94,9 @@ pub enum ParkError {
         /// Number of pieces.
         count: usize,
     },
-    /// Memory is not inside the window of virtual addresses that is for DMA memory. Another process may have its addresses
-    /// in use. Memory is outside if the kernel refused the addresses of the window when the memory was allocated: the
-    /// process has fewer than 46 bits of addresses, or a sanitizer that has no place there.
+    /// Memory is not inside the window of virtual addresses that is for DMA memory. Another process may have its
+    /// addresses in use. When the memory was allocated, the kernel refused the addresses of the window: they are in
+    /// use, or the process has fewer than 46 address bits, or a sanitizer reserves them.
     #[error(
         "{name}: the {bytes:#x} bytes of memory at address {address:#x} are not inside the window of DMA memory, {:#x} to {:#x}",
         dma_window::FIRST, dma_window::END - 1
@@ -109,7 +109,8 @@ pub enum ParkError {
         /// Length in bytes.
         bytes: u64,
     },
-    /// The kernel has another number of mappings than this process: someone else maps memory in the container.
+    /// The kernel has another number of mappings than this process has made: another process maps memory in the
+    /// container.
     #[error("{name}: its container has {made} mappings, and this process has made {known}")]
     Mappings {
         /// The function.
@@ -119,7 +120,8 @@ pub enum ParkError {
         /// Number of mappings that this process knows.
         known: usize,
     },
-    /// The function's configuration space, the capabilities of its IOMMU or the number of its mappings could not be read.
+    /// The function's configuration space, the capabilities of its IOMMU or the number of its mappings could not be
+    /// read.
     #[error("{name}: {error}")]
     Query {
         /// The function.
@@ -160,7 +162,7 @@ pub enum ResumeError {
         /// Name of the descriptor.
         descriptor: String,
     },
-    /// A name was given, or is in the snapshot, more than once.
+    /// A name of a descriptor was given more than once, or is in the snapshot more than once.
     #[error("{name}: there are several descriptors {descriptor}")]
     Repeated {
         /// The function.
@@ -178,14 +180,14 @@ pub enum ResumeError {
         /// The difference, with its numbers.
         what: String,
     },
-    /// The function was resumed before, in this process or in another one, and that function still exists.
+    /// The function was resumed before, in this process or another one, and that function still exists.
     #[error("{name}: was resumed already, and that function still exists")]
     Resumed {
         /// The function.
         name: String,
     },
     /// A number of the snapshot is impossible, or contradicts another one.
-    #[error("{name}: the snapshot makes no sense: {what}")]
+    #[error("{name}: the snapshot is not valid: {what}")]
     Snapshot {
         /// The function.
         name: String,
@@ -214,7 +216,7 @@ pub enum ResumeError {
         /// The cause.
         error: Box<MemoryError>,
     },
-    /// The function is not as it was when it was parked.
+    /// The function differs from the one that was parked.
     #[error("{name}: {what}")]
     Changed {
         /// The function.
@@ -275,7 +277,7 @@ pub enum ArenaError {
 /// Memory that was in use in the previous process cannot be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ClaimError {
-    /// No piece of memory that could be claimed here contains all of the bytes.
+    /// No chunk of the arena or the pool contains all of the bytes.
     #[error("{bytes:#x} bytes at IOVA {iova:#x} are not inside the memory")]
     Outside {
         /// I/O address.
@@ -291,7 +293,8 @@ pub enum ClaimError {
         /// Length in bytes.
         bytes: usize,
     },
-    /// The range that begins at the I/O address has another length.
+    /// The range that begins at the I/O address has another length. Ranges of an arena or a pool have multiples of 64
+    /// bytes, and the length of a claim is rounded up before it is compared.
     #[error("the range at IOVA {iova:#x} has {in_use:#x} bytes, and {bytes:#x} bytes are claimed")]
     Length {
         /// I/O address.

@@ -1,10 +1,11 @@
 //! A function that outlives its process.
 //!
-//! [`Function::park`] turns a function into a snapshot, which is plain data, and descriptors. The device is told
-//! nothing: it keeps its bus mastering, its interrupts and its mappings, and goes on with the work that it has. Another
-//! process, or the same one, makes a function of them with [`Function::resume`], maps the memory where it was, and goes
-//! on. As long as a duplicate of the descriptors is open, nothing ends: the kernel's VFIO resets a function when the
-//! last descriptor of its device file is closed, and a vfio-user server does when its connection ends.
+//! [`Function::park`] turns a function into a snapshot, which is plain data, and descriptors. Nothing is written to the
+//! device: it keeps its bus mastering, its interrupts and its mappings, and continues the work that it has.
+//! [`Function::resume`] makes a function of the snapshot and the descriptors, in another process or in the same one,
+//! and maps the memory at the addresses that it had. The device keeps running as long as duplicates of the descriptors
+//! are open: the kernel's VFIO resets a function when the last descriptor of its device file is closed, and a vfio-user
+//! server when its connection ends.
 //!
 //! ```text
 //!   the old process                               the new process
@@ -16,15 +17,17 @@
 //!                                                   release_mappings
 //! ```
 //!
-//! A refusal changes nothing. If `park` is refused, the function is given back, and its mappings are all there: an
-//! arena is made again from its snapshot, as in a new process. If `resume` is refused, the descriptors are given back.
+//! A refusal changes nothing. If `park` is refused, it returns the function with all of its mappings, and an arena is
+//! made again from its snapshot, as in a new process. If `resume` is refused, it returns the descriptors.
 //!
-//! Two processes never drive one function: the old one has no BAR any more, because `park` insists on it, and a second
-//! `resume` is refused as long as the function of the first one exists ([`DrivingLock`]). The old process also reads
-//! its eventfds no more, because a count can be read only once; that is up to the layer above.
+//! Two processes do not drive one function by mistake. `park` is refused while a BAR of the function exists, so the old
+//! process has none. A second `resume` is refused while the function of the first one exists ([`DrivingLock`]). The
+//! lock is advisory: a process that has the descriptors can drive the device without it. The old process must not read
+//! the eventfds any more, because a count can be read only once. The layer above ensures that.
 //!
-//! A reset of the device meanwhile does not show here: the kernel restores configuration space after a reset (Linux
-//! `pci_restore_state`). The layer above asks the device for something that a reset destroys.
+//! A reset of the device between `park` and `resume` is not detected here, because the kernel restores configuration
+//! space after a reset (Linux `pci_restore_state`). The layer above detects it by state of the device that a reset
+//! destroys.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,7 +48,7 @@ use crate::vfio::{Files, Kernel, Roots, System, Vfio};
 use crate::vfio_user::{Client, Sockets};
 
 impl Function {
-    /// Lets mappings of DMA memory outlive their owners from now on: when an arena, a pool or a buffer is dropped, the
+    /// Keeps mappings of DMA memory without their owners from now on: when an arena, a pool or a buffer is dropped, the
     /// function keeps the memory and its mapping, until the memory is claimed or the mappings are
     /// [released](Self::release_mappings). Lent memory is unmapped as before. A function that was
     /// [resumed](Self::resume) begins in this state.
@@ -53,7 +56,10 @@ impl Function {
         let _before = self.inner.space.hold();
     }
 
-    /// Ends the effect of [`hold_mappings`](Self::hold_mappings). Unmaps the memory that has no owner, and returns it.
+    /// Ends the effect of [`hold_mappings`](Self::hold_mappings). Unmaps the memory that has no owner, and returns the
+    /// ranges that were unmapped. If the function refuses to unmap a range, the range is not returned: bus mastering is
+    /// disabled permanently for all functions of the I/O address space, and the memory is leaked, as when an owner
+    /// drops.
     pub fn release_mappings(&self) -> Vec<UnclaimedMemory> {
         self.inner.space.release()
     }
@@ -70,24 +76,24 @@ impl Function {
         self.inner.space.claim_memory(iova, bytes)
     }
 
-    /// Parts with the function: returns a snapshot, and duplicates of the descriptors that another process needs to go
-    /// on. Nothing is sent to the device, and nothing of it ends. To close the function after all, resume it, and drop
-    /// it.
+    /// Ends this process's use of the function without closing it. Returns a snapshot, and duplicates of the
+    /// descriptors that another process needs to resume the function. Nothing is written to the device, and its work
+    /// continues. To close a parked function, resume it and drop it.
     ///
-    /// While a function is to be parked, its caller makes no requests of it, and its device is at a quiet point.
-    /// Memory of the function that still has an owner in this process stays mapped here, and is the other process's to
-    /// use. A pool allocates nothing any more.
+    /// From the snapshots of its arenas on, the caller makes no requests of the function and reads no interrupts. Other
+    /// threads may still drop memory of it. Memory that has an owner in this process after the call stays mapped in this
+    /// process, but only the other process may use it. A pool allocates nothing any more.
     ///
     /// # Errors
     /// Returns the function unchanged, and the reason. [`ParkError::InProcess`]: a model in this process implements
     /// it. [`ParkError::Clones`], [`ParkError::Bars`]: clones of it, or references to its BARs, exist.
     /// [`ParkError::Lost`]: it does not answer, or was removed. [`ParkError::Shared`]: other functions are in its I/O
-    /// address space. [`ParkError::Stopped`], [`ParkError::Kept`]: memory was not unmapped when it should have been.
+    /// address space. [`ParkError::Stopped`], [`ParkError::Kept`]: a function has refused to unmap memory.
     /// [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
     /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped that
     /// another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
-    /// [`ParkError::Query`]: configuration space cannot be read. [`ParkError::Descriptor`]: a descriptor cannot be
-    /// made, duplicated or examined.
+    /// [`ParkError::Query`]: configuration space, the IOMMU's capabilities or the number of mappings cannot be read.
+    /// [`ParkError::Descriptor`]: a descriptor cannot be made, duplicated or examined.
     pub fn park(self) -> Result<(FunctionSnapshot, Vec<NamedFd>), (Self, ParkError)> {
         let mut inner = match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner,
@@ -99,7 +105,7 @@ impl Function {
                 return Err((Self { inner }, error));
             }
         };
-        // An owner of memory that drops in another thread does not change the mappings from here on.
+        // From here on, an owner of memory that drops in another thread does not change the mappings.
         let were_held = inner.space.hold();
         let parked = inner.snapshot();
         let parked = parked.and_then(|parked| inner.space.part(&inner.name).map(|()| parked));
@@ -111,7 +117,7 @@ impl Function {
             }
             Err(error) => {
                 if !were_held {
-                    // This unmaps what lost its owner meanwhile.
+                    // This unmaps memory whose owner was dropped during this call.
                     inner.space.release();
                 }
                 let inner = Arc::new(inner);
@@ -120,22 +126,26 @@ impl Function {
         }
     }
 
-    /// Goes on with a function that this or another process has parked. Nothing is written to the device, and nothing
-    /// is mapped or reset. The interrupts are those of the snapshot, with their counts: the first call of
-    /// [`enable_interrupts`](Self::enable_interrupts) returns them. Memory is mapped at the addresses that it had; it
-    /// is there for [`DmaArena::resume`](crate::DmaArena::resume), [`DmaPool::resume`](crate::DmaPool::resume) and
-    /// [`claim_mapping`](Self::claim_mapping), until [`release_mappings`](Self::release_mappings) unmaps what is left.
+    /// Takes over a function that this or another process has parked. Nothing is written to the device, and no memory
+    /// is mapped for it. The interrupts are those of the snapshot, with their counts: the first call of
+    /// [`enable_interrupts`](Self::enable_interrupts) returns them. The memory is mapped in this process at the
+    /// addresses that it had. [`DmaArena::resume`](crate::DmaArena::resume),
+    /// [`DmaPool::resume`](crate::DmaPool::resume) and [`claim_mapping`](Self::claim_mapping) give it an owner;
+    /// [`release_mappings`](Self::release_mappings) unmaps the rest.
+    ///
+    /// A vfio-user server has 10 s to answer a question. If it answers later, this call is refused, and the next one
+    /// drops the late reply.
     ///
     /// # Errors
-    /// Returns the descriptors, and the reason; the function goes on alone as long as they are open.
+    /// Returns the descriptors, and the reason. The device keeps running as long as the descriptors are open.
     /// [`ResumeError::Missing`], [`ResumeError::Unknown`], [`ResumeError::Repeated`]: the names of the descriptors are
     /// not those of the snapshot. [`ResumeError::Descriptor`]: a descriptor is another one, or of another kind.
     /// [`ResumeError::Resumed`]: the function was resumed before, and that function still exists.
-    /// [`ResumeError::Snapshot`]: numbers of the snapshot make no sense. [`ResumeError::AddressTaken`]: virtual
-    /// addresses are in use in this process. [`ResumeError::Memory`]: a file cannot be mapped.
-    /// [`ResumeError::Changed`]: the function is another one, has other values in its registers, reaches other I/O
-    /// addresses, or has another number of mappings. [`ResumeError::Query`]: it does not answer, or the kernel
-    /// refuses a question.
+    /// [`ResumeError::Snapshot`]: numbers of the snapshot are impossible, or contradict each other.
+    /// [`ResumeError::AddressTaken`]: virtual addresses are in use in this process. [`ResumeError::Memory`]: a file
+    /// cannot be mapped. [`ResumeError::Changed`]: the function is another one, has other values in its registers,
+    /// reaches other I/O addresses, or has another number of mappings. [`ResumeError::Query`]: it does not answer, or
+    /// the kernel refuses a question.
     pub fn resume(
         snapshot: &FunctionSnapshot,
         descriptors: Vec<NamedFd>,
@@ -176,7 +186,7 @@ impl Function {
             error: notice("error", &snapshot.error)?,
             requested: notice("removal", &snapshot.removal)?,
         };
-        // The kernel's VFIO pins the pages that it maps. A server maps the files, as this process does.
+        // The kernel's VFIO pins the pages that it maps. A vfio-user server maps the files, as this process does.
         let pinned = match &snapshot.backend {
             BackendSnapshot::Vfio(_) => true,
             BackendSnapshot::VfioUser(_) => false,
@@ -273,7 +283,7 @@ impl Inner {
     }
 }
 
-/// A backend that goes on without this process.
+/// A backend whose function does not end with this process.
 #[derive(Clone, Copy)]
 enum Parkable<'a> {
     VfioUser(&'a Client),
@@ -281,7 +291,7 @@ enum Parkable<'a> {
 }
 
 impl<'a> Parkable<'a> {
-    /// Returns `None` for a model in this process, which ends with it.
+    /// Returns `None` for a model in this process: it ends with the process.
     fn of(backend: &'a Backend) -> Option<Self> {
         match backend {
             Backend::InProcess(_) => None,
@@ -327,7 +337,7 @@ impl<'a> Parkable<'a> {
     }
 }
 
-/// Descriptors of a backend, and what the snapshot says of it.
+/// Descriptors of a backend, and its part of the snapshot.
 enum BackendFiles<'a> {
     VfioUser(&'a crate::snapshot::VfioUserSnapshot, Sockets),
     Vfio(&'a crate::snapshot::VfioSnapshot, Files),
@@ -343,8 +353,8 @@ impl<'a> BackendFiles<'a> {
         })
     }
 
-    /// Goes on with the backend, which is not this process's before [`Backend::adopt`]. The snapshot has `mappings`
-    /// mappings.
+    /// Makes the backend. Dropping it has no effect on the function before [`Backend::adopt`]. The snapshot has
+    /// `mappings` mappings.
     fn resume(
         self,
         (system, roots): (&Arc<dyn System>, &Roots),
@@ -379,7 +389,7 @@ fn adopt_eventfd(
     Interrupt::adopted(fd).map_err(|error| given.unfit(name, error.to_string()))
 }
 
-/// Reads the registers of configuration space that tell a function from another one.
+/// Reads the registers of configuration space that distinguish functions.
 #[expect(
     clippy::little_endian_bytes,
     reason = "configuration space is little-endian"
@@ -400,7 +410,7 @@ fn identity(backend: &Backend) -> Result<PciIdentity, FunctionError> {
     })
 }
 
-/// Checks that a function is like the one that was parked.
+/// Checks that a function has the registers, I/O addresses and vectors of the snapshot.
 fn check_unchanged(
     name: &str,
     backend: &Backend,
@@ -443,7 +453,7 @@ mod tests {
     use crate::double::Double;
 
     #[test]
-    fn a_function_in_this_process_is_not_parked_and_stays_usable() {
+    fn a_function_in_this_process_is_refused_and_stays_usable() {
         let device = Double::new();
         let function = device.function();
         function.enable_interrupts(1).unwrap();

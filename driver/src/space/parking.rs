@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!   open --hold--> held --snapshot, part--> parked (here)
-//!                   ^                                        the function goes on
+//!                   ^                                        the device keeps running
 //!                   |   a new process:  adopted (held)  <----
 //!   open <--release-+
 //! ```
 //!
 //! In a held space a mapping stays when its owner drops: the space keeps the memory, and the mapping is *unclaimed*. An
-//! owner can claim it again, here or in the process that takes the function over. Releasing the space unmaps what is
-//! still unclaimed. Lent memory is an exception: it is unmapped when its owner wants it back, always.
+//! owner can claim it again, in this process or in the one that takes the function over. Releasing the space unmaps the
+//! mappings that are still unclaimed. Lent memory is an exception: it is unmapped when its lease ends, in any state.
 //!
-//! A parked space asks no function for anything. Memory that is still in use in this process is only memory then.
+//! A parked space makes no request of a function. Memory that still has an owner in this process is mapped only in the
+//! process then; dropping it does not unmap it from the device.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -69,13 +70,13 @@ impl State {
 }
 
 impl Space {
-    /// Lets mappings outlive their owners from now on. Returns whether they did before.
+    /// Keeps mappings without their owners from now on. Returns whether the space did so before.
     pub(crate) fn hold(&self) -> bool {
         std::mem::replace(&mut self.state().held, true)
     }
 
-    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns those that were unmapped. Each
-    /// is found and unmapped under one lock, because the program may unmap it too, or map other memory there.
+    /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns those that were unmapped.
+    /// Each is found and unmapped under one lock, because the program may unmap it too, or map other memory there.
     pub(crate) fn release(&self) -> Vec<UnclaimedMemory> {
         self.state().held = false;
         let mut unmapped = Vec::new();
@@ -103,9 +104,9 @@ impl Space {
         self.state().parked
     }
 
-    /// Counts a piece of memory that the device may still write although it is no longer needed. The memory has no
-    /// owner in another process, so the function is not parked any more. Memory that is kept no longer than the space
-    /// is not `held` counts only in a held space.
+    /// Counts a piece of memory that the device may still write although it is no longer needed. In the next process
+    /// the memory would count as unclaimed and be freed, so the function cannot be parked any more. If `only_held`, the
+    /// memory counts only in a held space: before that, its arena has no snapshot yet, and refuses one.
     pub(crate) fn count_kept(&self, only_held: bool) {
         let mut state = self.state();
         if state.held || !only_held {
@@ -113,7 +114,7 @@ impl Space {
         }
     }
 
-    /// Returns an unclaimed mapping to an owner, who unmaps it by dropping it. The mapping is exactly these bytes.
+    /// Returns the owner of an unclaimed mapping of exactly these bytes. It is unmapped when the owner drops.
     pub(crate) fn claim(self: &Arc<Self>, iova: Iova, bytes: usize) -> Result<Mapped, ClaimError> {
         let memory = self.claim_entry(iova, bytes, true)?;
         Ok(Mapped {
@@ -125,7 +126,7 @@ impl Space {
     }
 
     /// Returns the memory of a mapping whose addresses the program has chosen. In a held space the mapping can be
-    /// claimed again, because the program may have dropped the memory before the function was to be parked.
+    /// claimed repeatedly, because the program may have dropped the memory before a `park` that was refused.
     pub(crate) fn claim_memory(
         &self,
         iova: Iova,
@@ -163,8 +164,8 @@ impl Space {
         Ok(entry.memory.clone())
     }
 
-    /// Describes the space for another process, with a duplicate of each descriptor. The space is held, so its mappings
-    /// stay as they are described. All else is checked by [`part`](Self::part).
+    /// Describes the space for another process, with a duplicate of each descriptor. The space is held, so the mappings
+    /// do not change afterwards. [`part`](Self::part) checks the rest.
     pub(crate) fn snapshot(
         &self,
         backend: &Backend,
@@ -203,7 +204,7 @@ impl Space {
     }
 
     /// Ends this process's use of the function, its mappings and their addresses, which belong to another process from
-    /// now on. No request is sent to the function. The conditions are checked under the same lock, because another
+    /// now on. No request is made of the function. The conditions are checked under the same lock, because another
     /// thread may keep memory, or open a function in the space, at any time.
     ///
     /// # Errors
@@ -352,12 +353,12 @@ fn memory_name(place: usize) -> String {
     format!("memory-{place}")
 }
 
-/// Checks that no page was removed from a file whose pages the device has pinned: the device would go on with the old
-/// page, and the process would get another one. A removed page that was used again does not show.
+/// Checks that no page was removed from a file whose pages are pinned for the device: the device would use the old
+/// page, and the process a new one. A page that was removed and then allocated again is not detected.
 ///
-/// Pages that were swapped out count as in use (Linux `mm/shmem.c`, `shmem_recalc_inode`), and more may be in use than
-/// before. Pages that were read and never written do not count any more once the kernel has dropped them; pinned ones
-/// are not dropped.
+/// Pages that were swapped out count as in use (Linux `mm/shmem.c`, `shmem_recalc_inode`), and more pages may be in use
+/// than before. Under memory pressure the kernel drops pages that were read and never written, and these do not count
+/// any more; it does not drop pinned pages.
 fn check_pages(
     memory: &MemorySnapshot,
     fd: &OwnedFd,
@@ -448,7 +449,7 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
     if used != memories.len() {
         return Err(format!("{used} memories of {} are mapped", memories.len()));
     }
-    // A mapping that was left out, or that was not made here, would leave addresses without an owner.
+    // If a mapping was left out or added, some addresses have no owner or two.
     let owned = addresses.with_allocated(allocated(mappings));
     if owned != *allowed {
         return Err(format!(
@@ -459,9 +460,9 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
     Ok(addresses)
 }
 
-/// Checks that each memory is a file of its own at addresses of DMA memory, and that a mapping whose addresses were
-/// allocated is the only one of its memory. Mappings that the program has made may overlap in one memory: the program
-/// may map a page twice, and each use of it is the program's.
+/// Checks that each memory is a file of its own in the window of DMA memory, and that a mapping whose addresses were
+/// allocated is the only one of its memory. Mappings that the program has made may overlap in one memory, because the
+/// program may map a page twice.
 fn check_memories(memories: &[MemorySnapshot], mappings: &[MappingSnapshot]) -> Result<(), String> {
     // Number of mappings of each memory, and whether the addresses of one of them were allocated.
     let mut uses = vec![(0_usize, false); memories.len()];
@@ -557,7 +558,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_touch_each_other_cover_what_lies_in_both() {
+    fn adjacent_ranges_cover_a_range_in_both() {
         let ranges = [0x8000..=u64::MAX, 0x1000..=0x1fff, 0x2000..=0x2fff];
         for inside in [0x1000..=0x2fff, 0x1fff..=0x2000, 0x9000..=u64::MAX] {
             assert!(covers(&ranges, &inside), "{inside:x?}");

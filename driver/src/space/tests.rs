@@ -187,9 +187,9 @@ fn a_function_that_keeps_a_mapping_of_a_space_that_it_could_not_join_is_stopped(
     first.dma_map(Iova(0x3000), &memory, 4096, 4096).unwrap();
     let third = Double::new();
     // `third` already has a mapping at that address in its own space, so the join fails there.
-    let alone = third.function();
-    alone.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap();
-    alone.set_bus_master(true).unwrap();
+    let separate = third.function();
+    separate.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap();
+    separate.set_bus_master(true).unwrap();
     third.set_refuses_unmap(true);
     assert!(beside(&third, &first).is_err());
     assert!(!third.is_bus_master());
@@ -263,10 +263,10 @@ fn a_space_whose_functions_were_stopped_takes_no_function_and_no_memory() {
     second.set_bus_master(false).unwrap();
 }
 
-/// If a mapping that is being released could be unmapped by the program meanwhile, one of the two would not find it,
-/// which looks like a refusal of the function, and all functions would be stopped.
+/// If the program could unmap a mapping while it is being released, one of the two unmappings would not find it. That
+/// looks like a refusal of the function, and all functions would be stopped.
 #[test]
-fn a_mapping_that_is_released_is_unmapped_once_whoever_else_unmaps_it() {
+fn a_mapping_that_is_released_and_unmapped_at_once_is_unmapped_once() {
     const PIECES: usize = 8;
     let device = Double::new();
     let function = device.function();

@@ -8,7 +8,8 @@
 //! is still mapped keeps the device open until it is unmapped. The kernel resets the function when the last descriptor
 //! is closed.
 //!
-//! A function can be left to another process ([`parking`]): none of the steps of a close is then taken here.
+//! A function can be handed over to another process ([`parking`]). Then this process takes none of the steps of a
+//! close.
 //!
 //! A function can join the container of another one instead of getting a new container ([`super::container`]).
 //!
@@ -111,7 +112,7 @@ struct Leave {
     address: String,
     system: Arc<dyn System>,
     group: Arc<OwnedFd>,
-    /// True once another process has the function, and with it this task.
+    /// True once another process has the function, and removes the group.
     parted: AtomicBool,
 }
 

@@ -93,13 +93,13 @@ fn register_writes_arrive_once_in_order_with_their_width_and_a_read_comes_behind
     block.write(|r| &r.byte, 0x5a);
     block.write(|r| &r.narrow, 0x7777);
     assert_eq!(block.read(|r| &r.control).get(), 0xa1b2_c3d4);
-    let told: Vec<(u8, u64, Vec<u8>)> = vec![
+    let expected: Vec<(u8, u64, Vec<u8>)> = vec![
         (0, 0x108, vec![1, 2, 3, 4, 5, 6, 7, 8]),
         (0, 0x110, vec![0xa1, 0xb2, 0xc3, 0xd4]),
         (0, 0x116, vec![0x5a]),
         (0, 0x114, vec![0x77, 0x77]),
     ];
-    assert_eq!(rig.double.writes(), told);
+    assert_eq!(rig.double.writes(), expected);
     rig.double.bar_memory().store_be32(0x100, 7);
     assert_eq!(block.read(|r| &r.version).get(), 7);
     assert!(matches!(

@@ -55,7 +55,7 @@ struct State {
     over: bool,
     /// Fault of the server that ended the connection, if there was one.
     failure: Option<String>,
-    /// True while the socket is another process's: this one does not shut it down.
+    /// True while another process has the function: this one does not shut the socket down.
     parted: bool,
 }
 
@@ -83,7 +83,7 @@ impl TwinClient {
         Self::over(name, Socket::new(UnixStream::from(fd))?, main, false)
     }
 
-    /// Makes the client's end from a socket that is another process's until [`adopt`](Self::adopt).
+    /// Makes the client's end from a socket that belongs to another process until [`adopt`](Self::adopt).
     pub(super) fn of_another(name: &str, socket: Socket, main: &Arc<Socket>) -> io::Result<Self> {
         Self::over(name, socket, main, true)
     }
@@ -144,7 +144,8 @@ impl TwinClient {
         self.shared.state().parted = false;
     }
 
-    /// Stops answering, between two messages, and leaves the socket to another process. No memory is mapped by message.
+    /// Stops answering, between two messages, and does not shut the socket down. No memory is accessed by message at
+    /// this time.
     pub(super) fn part(&self) {
         let mut state = self.shared.state();
         state.over = true;

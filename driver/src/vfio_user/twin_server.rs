@@ -111,8 +111,8 @@ impl TwinServer {
     ) -> io::Result<io::Result<Vec<u8>>> {
         let request = (id, command.0, wire::TYPE_COMMAND, 0);
         socket::send(&self.socket, request, &[access.as_bytes(), data], &[])?;
-        let nobody = || io::Error::new(ErrorKind::TimedOut, "no answer");
-        let reply = self.socket.receive(|| false)?.ok_or_else(nobody)?;
+        let no_answer = || io::Error::new(ErrorKind::TimedOut, "no answer");
+        let reply = self.socket.receive(|| false)?.ok_or_else(no_answer)?;
         let nonsense = || io::Error::new(ErrorKind::InvalidData, "an answer that makes no sense");
         let refused = reply.is_reply_to(id, command).ok_or_else(nonsense)?;
         if let Err(errno) = refused {

@@ -1,12 +1,13 @@
-//! A function under VFIO on its way from one process to another.
+//! Handing over a function under VFIO from one process to another.
 //!
-//! The kernel's objects belong to open files, not to processes. A duplicate of the device's file keeps the function
-//! from being reset, and the container's file keeps the mappings and the pinned pages. The interrupts go on: the kernel
-//! has references to the eventfds. So the process that takes a function over only reads: the group's status, the
-//! device's and the IOMMU's description, and configuration space. It opens no device, and sets no eventfd.
+//! The kernel's objects belong to open files, not to processes. A duplicate of the device's file prevents a reset of
+//! the function, and the container's file keeps the mappings and the pinned pages. The device still signals the
+//! eventfds, because the kernel has references to them. So the process that takes a function over only reads: the
+//! group's status, the descriptions of the device and the IOMMU, and configuration space. It opens no device, and sets
+//! no eventfd.
 //!
-//! fstat(2) says the same of all containers, and of all devices. So the names of the descriptors have the function's
-//! address, and the kernel is asked which device the device's file belongs to, if it tells.
+//! fstat(2) does not distinguish containers from each other, nor device files. So the names of the descriptors have the
+//! function's address. From Linux 6.18 on, the kernel reports the device of a device file, which is compared too.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,7 +63,7 @@ fn file_name(what: &str, address: &str) -> String {
 }
 
 impl Vfio {
-    /// Reads the IOMMU's capabilities again. A group that has left the container since has left more addresses.
+    /// Reads the IOMMU's capabilities again: after a group has left the container, more addresses may be translatable.
     pub(crate) fn ask_again(&self) -> Result<(), VfioError> {
         self.container().ask_again()
     }
@@ -89,7 +90,7 @@ impl Vfio {
         })
     }
 
-    /// Leaves the function to another process.
+    /// Ends this process's use of the function: dropping it does not remove the group from its container.
     pub(crate) fn part(&self) {
         if let Some(leave) = &self.leave {
             leave.parted.store(true, Ordering::Relaxed);
@@ -103,8 +104,8 @@ impl Vfio {
         }
     }
 
-    /// Goes on with a function that another process has parked, and that has `mappings` mappings. Nothing is written.
-    /// Until [`adopt`](Self::adopt), dropping the result has no effect on the function.
+    /// Takes over a function that another process has parked, and that has `mappings` mappings. Nothing is written to
+    /// the device. Dropping the result has no effect on the function before [`adopt`](Self::adopt).
     pub(crate) fn resume(
         (system, roots): (Arc<dyn System>, &Roots),
         snapshot: &VfioSnapshot,
@@ -191,7 +192,8 @@ impl Vfio {
         container.set_available(snapshot.mappings_at_first);
         let container = Arc::new(container);
         let group = Arc::new(files.group);
-        // Other functions of the group use its file, which can be open only once. sysfs has the number of the group.
+        // A group's file can be open only once, so other functions of the group use this one. sysfs has the group's
+        // number.
         if let Some(number) = roots.group(&address) {
             container.joined(number, &group);
         }

@@ -55,9 +55,9 @@ const CHANGES: [&str; 8] = [
 ];
 
 /// The kernel has references to the eventfds, and the container has the mappings (Linux `vfio_pci_intrs.c`,
-/// `vfio_iommu_type1.c`), so nothing has to be set again.
+/// `vfio_iommu_type1.c`), so they are not set again.
 #[test]
-fn a_function_that_is_parked_and_resumed_is_only_read() {
+fn parking_and_resuming_a_function_only_read_from_it() {
     let (fake, function) = open(kernel()).unwrap();
     function.set_bus_master(true).unwrap();
     let interrupts = function.enable_interrupts(3).unwrap();
@@ -92,7 +92,7 @@ fn a_function_that_is_parked_and_resumed_is_only_read() {
         ]
     );
 
-    // A device that is open is not asked of its group again, which is not logged.
+    // The device is open, so it is not opened through its group again. The simulated kernel does not log that request.
     *fake.refuse.lock().unwrap() = Some((Request::GroupGetDeviceFd, Errno::EIO));
     let function = resume(&fake, &snapshot, fds).unwrap();
     let arena = DmaArena::resume(&function, &before).unwrap();
@@ -111,7 +111,7 @@ fn a_function_that_is_parked_and_resumed_is_only_read() {
     assert_eq!(function.bar(0).unwrap().len(), BAR_BYTES);
     assert_eq!(function.release_mappings(), []);
 
-    // The function is now closed as ever.
+    // The function is closed like one that was never parked.
     drop((buffer, arena, interrupts));
     log(&fake);
     drop(function);
@@ -123,9 +123,9 @@ fn a_function_that_is_parked_and_resumed_is_only_read() {
     assert_eq!(closed, expected);
 }
 
-/// A group that was handed in leaves its container when the function is closed, by the process that closes it.
+/// The process that closes the function removes a group that was handed in from its container.
 #[test]
-fn a_group_that_was_handed_in_leaves_its_container_with_the_last_owner_only() {
+fn a_handed_in_group_leaves_its_container_only_when_the_function_is_closed() {
     let (_dir, roots) = sysfs(&[(ADDRESS, Some("vfio-pci"))], true);
     let fake = Arc::new(kernel());
     let system: Arc<dyn System> = fake.clone();
@@ -156,7 +156,7 @@ fn a_group_that_was_handed_in_leaves_its_container_with_the_last_owner_only() {
     assert_eq!(closed.last().unwrap(), "VFIO_GROUP_UNSET_CONTAINER");
 }
 
-/// A group's file can be open only once, so another function of the group uses the one of the snapshot.
+/// A group's file can be open only once, so another function of the group uses the file of the snapshot.
 #[test]
 fn a_function_of_the_same_group_is_opened_beside_one_that_was_resumed() {
     const NEIGHBOUR: &str = "0000:3b:00.3";
@@ -230,8 +230,7 @@ fn a_function_with_other_registers_or_in_another_container_is_refused() {
     assert_eq!(function.config_read_u16(4).unwrap(), 6);
 }
 
-/// fstat(2) says the same of the device files of all functions. The kernel says which device a file belongs to (Linux
-/// 6.18).
+/// fstat(2) does not distinguish the device files of functions. The kernel reports the device of a file (Linux 6.18).
 #[test]
 fn a_device_file_of_another_function_is_refused() {
     let (fake, function) = open(kernel()).unwrap();
@@ -285,7 +284,7 @@ fn a_function_whose_container_has_other_mappings_is_neither_parked_nor_resumed()
         "0000:3b:00.2: its container has 2 mappings, and the snapshot has 1"
     );
     fds.extend(left_out);
-    // A mapping was made meanwhile.
+    // A mapping was made while the function was parked.
     fake.mappings_left.fetch_sub(1, Ordering::Relaxed);
     let (fds, error) = resume(&fake, &snapshot, fds).unwrap_err();
     assert_eq!(
@@ -391,7 +390,7 @@ fn a_function_whose_number_of_mappings_cannot_be_read_is_neither_parked_nor_resu
     resume(&fake, &snapshot, fds).unwrap();
 }
 
-/// A holder of the file can remove its pages (`FALLOC_FL_PUNCH_HOLE`). The device would go on with the old ones, which
+/// A holder of the file can remove its pages (`FALLOC_FL_PUNCH_HOLE`). The device would still use the old pages, which
 /// the kernel has pinned.
 #[test]
 fn memory_from_which_pages_were_removed_is_refused() {

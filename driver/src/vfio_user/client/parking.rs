@@ -1,4 +1,4 @@
-//! A connection on its way from one process to another. The server sees only that messages stop, and go on.
+//! Handing over a connection from one process to another. The server sees one client that pauses.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -39,8 +39,9 @@ impl Sockets {
 /// registers of configuration space.
 pub(in crate::vfio_user) const RESUME_MESSAGES: u16 = 6;
 
-/// Drops replies to an earlier resumption that has given up waiting. It began with the same ID `next_id`, because it had
-/// the same snapshot. A reply that arrives during this resumption makes it fail, and a later resumption drops the rest.
+/// Drops replies to an earlier resumption that has given up waiting. It began with the same ID `next_id`, because it
+/// had the same snapshot. A reply that arrives during this resumption makes it fail, and a later resumption drops the
+/// rest.
 fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
     let is_late = |header: &Header| {
         let is_reply = header.flags.get() & TYPE_MASK == TYPE_REPLY;
@@ -56,8 +57,8 @@ fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
 }
 
 impl Client {
-    /// Describes the connection for another process, with a duplicate of each socket. The caller sends no message from
-    /// here on.
+    /// Describes the connection for another process, with a duplicate of each socket. The caller sends no message after
+    /// this, because the snapshot has the ID of the next one.
     pub(crate) fn snapshot(
         &self,
         parting: &mut Parting<'_>,
@@ -88,7 +89,7 @@ impl Client {
         })
     }
 
-    /// Leaves the connection to another process. Nothing is sent, and no socket is shut down.
+    /// Ends this process's use of the connection. No message is sent, and no socket is shut down.
     pub(crate) fn part(&self) {
         if let Some(twin) = &self.twin {
             twin.part();
@@ -102,10 +103,9 @@ impl Client {
         }
     }
 
-    /// Goes on with a connection. The server is asked what it is, and nothing else.
+    /// Takes over the connection of another process. Sends only DEVICE_GET_INFO and DEVICE_GET_IRQ_INFO.
     ///
-    /// Until [`adopt`](Self::adopt), no socket is shut down, whatever happens: other holders of the sockets would lose
-    /// them too.
+    /// No socket is shut down before [`adopt`](Self::adopt), because that ends the socket for all of its holders.
     pub(crate) fn resume(
         snapshot: &VfioUserSnapshot,
         sockets: Sockets,

@@ -1,4 +1,4 @@
-//! Functions that are parked, and resumed in this process or in a child of it. The server sees one client.
+//! Functions that are parked, and resumed in this process or in a child process. The server sees one client.
 
 // UNSAFETY: tests lend memory, and fork.
 #![expect(unsafe_code, reason = "lending and fork")]
@@ -55,9 +55,9 @@ fn bytes_at<const N: usize>(memory: &SharedMemory, at: usize) -> [u8; N] {
     memory.read_obj(at)
 }
 
-/// The function's registers, interrupts and memory go on, and so does what the device does meanwhile.
+/// Registers, interrupts and memory are kept, and so are the device's writes and signals between `park` and `resume`.
 #[test]
-fn a_parked_function_goes_on_where_it_was_and_the_server_sees_no_end() {
+fn a_resumed_function_keeps_its_state_and_the_server_sees_no_end() {
     let rig = Rig::new(1);
     let function = rig.function();
     function.set_bus_master(true).unwrap();
@@ -90,7 +90,7 @@ fn a_parked_function_goes_on_where_it_was_and_the_server_sees_no_end() {
     assert_eq!(rig.double.mappings(), mappings);
 
     let (memory, at) = rig.double.reach(places[0].0.0 + 50);
-    memory.write_bytes(at, b"meanwhile");
+    memory.write_bytes(at, b"in parked");
     rig.double.signal(0);
 
     let function = resume(&snapshot, descriptors);
@@ -102,7 +102,7 @@ fn a_parked_function_goes_on_where_it_was_and_the_server_sees_no_end() {
         buffer
     });
     assert_eq!(small.read_obj::<[u8; 5]>(0), *b"small");
-    assert_eq!(small.read_obj::<[u8; 9]>(50), *b"meanwhile");
+    assert_eq!(small.read_obj::<[u8; 9]>(50), *b"in parked");
     assert_eq!(large.read_obj::<[u8; 5]>(3 * CHUNK - 5), *b"large");
     let own = function.claim_mapping(OWN, 2 * PAGE).unwrap();
     assert_eq!((own.address(), own.len()), (own_at, 3 * PAGE));
@@ -146,8 +146,8 @@ fn a_parked_function_goes_on_where_it_was_and_the_server_sees_no_end() {
     assert_eq!((double.resets(), double.mappings()), (1, vec![]));
 }
 
-/// Drives a function in a child process. Returns false if something is not as it should be. Nothing is dropped, because
-/// another thread of the parent may have held a lock of this crate's unmapping at the fork.
+/// Drives a function in a child process. Returns false if a step fails. Nothing is dropped, because another thread of
+/// the parent may have held a lock of this crate's unmapping at the fork.
 fn drive_in_child(
     snapshot: &FunctionSnapshot,
     descriptors: Vec<NamedFd>,
@@ -182,7 +182,7 @@ fn drive_in_child(
 }
 
 #[test]
-fn a_child_process_drives_the_function_and_the_parent_goes_on_after_it() {
+fn a_child_process_drives_the_function_and_the_parent_resumes_it_afterwards() {
     let rig = Rig::new(1);
     let function = rig.function();
     let interrupts = function.enable_interrupts(2).unwrap();
@@ -220,13 +220,13 @@ fn a_child_process_drives_the_function_and_the_parent_goes_on_after_it() {
     assert_eq!(rig.finished().resets(), 1);
 }
 
-/// Parks a function that is not to be parked. Returns it, and the error.
+/// Parks a function, which is refused. Returns the function and the error.
 fn not_parked(function: Function) -> (Function, ParkError) {
     function.park().unwrap_err()
 }
 
 #[test]
-fn a_function_that_is_still_used_is_not_parked_and_says_by_what() {
+fn park_names_the_use_of_a_function_that_prevents_it() {
     let rig = Rig::new(1);
     let function = rig.function();
     let (clone, arena) = (function.clone(), DmaArena::new(&function).unwrap());
@@ -279,7 +279,7 @@ fn a_function_that_is_still_used_is_not_parked_and_says_by_what() {
         "{error:?}"
     );
     drop(other);
-    // Nothing has happened to the function.
+    // The refusals have not changed the function.
     let (snapshot, descriptors) = park(function);
     let function = resume(&snapshot, descriptors);
     assert_eq!(function.enable_interrupts(1).unwrap().len(), 1);
@@ -307,9 +307,9 @@ fn a_function_that_has_refused_to_unmap_memory_is_not_parked() {
     assert!(matches!(error, ParkError::Stopped { .. }), "{error:?}");
 }
 
-/// An arena that keeps memory for the device has no owner for it in the next process.
+/// In the next process, memory that an arena keeps for the device would have no owner.
 #[test]
-fn an_arena_that_keeps_memory_of_the_device_has_no_snapshot() {
+fn an_arena_that_keeps_memory_for_the_device_has_no_snapshot() {
     let rig = Rig::new(1);
     let arena = DmaArena::new(&rig.function()).unwrap();
     let buffer = arena.alloc(64, 64).unwrap();
@@ -317,7 +317,7 @@ fn an_arena_that_keeps_memory_of_the_device_has_no_snapshot() {
     assert_eq!(arena.snapshot(), Err(ArenaError::Kept { count: 1 }));
 }
 
-/// In a snapshot of the pool or the arena that memory is in use, and the next process may free it as unclaimed.
+/// In a snapshot of the pool or the arena, kept memory is in use, and the next process may free it as unclaimed.
 #[test]
 fn a_function_whose_memory_is_kept_for_the_device_is_not_parked() {
     let rig = Rig::new(1);
@@ -349,14 +349,14 @@ fn a_function_whose_memory_is_kept_for_the_device_is_not_parked() {
     );
 }
 
-/// The next process may have given the memory to an owner of its own, and allocating it here would clear it.
+/// The next process may have allocated the memory. An allocation here would clear it.
 #[test]
 fn a_pool_of_a_parked_function_allocates_nothing() {
     let rig = Rig::new(1);
     let function = rig.function();
     let pool = DmaPool::builder(&function).build(2 * PAGE).unwrap();
     let buffer = pool.alloc(64, 64).unwrap();
-    buffer.write_bytes(0, b"theirs");
+    buffer.write_bytes(0, b"filled");
     let memory = rig.double.reach(buffer.iova().0);
     drop(buffer);
     let _parked = park(function);
@@ -364,10 +364,10 @@ fn a_pool_of_a_parked_function_allocates_nothing() {
     let text = refused.to_string();
     assert!(matches!(refused, DmaError::Parked { .. }), "{text}");
     assert!(text.ends_with("was handed over to another process, and so was the pool's memory"));
-    assert_eq!(bytes_at(&memory.0, memory.1), *b"theirs");
+    assert_eq!(bytes_at(&memory.0, memory.1), *b"filled");
 }
 
-/// Another process maps the memory at the same addresses, which may be in use there.
+/// Another process maps the memory at the same addresses. Only the window keeps them free there.
 #[test]
 fn a_function_with_memory_outside_the_window_of_dma_memory_is_not_parked() {
     let rig = Rig::new(1);
@@ -385,9 +385,9 @@ fn a_function_with_memory_outside_the_window_of_dma_memory_is_not_parked() {
     );
 }
 
-/// The program may have dropped its memory, because it was to claim it in another process.
+/// The program may have dropped its memory, in order to claim it in another process.
 #[test]
-fn a_mapping_of_the_program_is_claimed_again_when_its_function_was_not_parked() {
+fn a_mapping_of_the_program_is_claimed_again_after_a_refused_park() {
     let rig = Rig::new(1);
     let function = rig.function();
     let memory = SharedMemory::anonymous(2 * PAGE).unwrap();
@@ -433,7 +433,7 @@ fn mappings_of_the_program_may_overlap_in_its_memory() {
 
 /// If the function cannot be parked, the owners of its memory are made again in the same process.
 #[test]
-fn an_arena_is_made_again_when_its_function_was_not_parked() {
+fn an_arena_is_made_again_after_a_refused_park() {
     let rig = Rig::new(1);
     let function = rig.function();
     let pool = DmaPool::builder(&function).build(5 * PAGE).unwrap();
@@ -520,7 +520,7 @@ fn only_a_range_that_was_in_use_is_claimed_and_only_once() {
     let left = left.map(|(iova, bytes)| UnclaimedMemory { iova, bytes });
     assert_eq!(arena.finish(), left);
     assert_eq!(arena.unclaimed(), []);
-    // The chunk of the large buffer has no owner any more, and is unmapped when the function's mappings are released.
+    // The chunk of the large buffer has no owner any more. It is unmapped when the function's mappings are released.
     assert_eq!(rig.double.mappings().len(), 2);
     assert_eq!(function.release_mappings(), left[2..]);
     assert_eq!(rig.double.mappings().len(), 1);
@@ -528,7 +528,7 @@ fn only_a_range_that_was_in_use_is_claimed_and_only_once() {
     assert_eq!(rig.double.mappings(), []);
 }
 
-/// A mapping that is held has one owner at a time.
+/// A mapping has one owner at a time.
 #[test]
 fn an_arena_is_not_made_twice_of_the_same_mappings() {
     let rig = Rig::new(1);
@@ -629,7 +629,7 @@ fn memory_whose_addresses_are_in_use_is_refused_with_them() {
             if address == at && bytes == CHUNK as u64),
         "{error:?}"
     );
-    // The memory's last owner in this process has no say any more.
+    // A drop of the memory's last owner in this process does not unmap it.
     let mappings = rig.double.mappings();
     drop(buffer);
     assert_eq!(rig.double.mappings(), mappings);
@@ -638,8 +638,8 @@ fn memory_whose_addresses_are_in_use_is_refused_with_them() {
     assert_eq!((double.mappings(), double.resets()), (vec![], 1));
 }
 
-/// A server maps the file, as this process does, so both have the same pages whatever became of some. The kernel also
-/// drops pages that were read and never written, when memory is short, and they do not count as in use then.
+/// A server maps the file, as this process does, so both always have the same pages. Under memory pressure the kernel
+/// drops pages that were read and never written, and these do not count as in use any more.
 #[test]
 fn memory_of_a_server_may_have_fewer_pages_in_use_than_before() {
     let rig = Rig::new(1);
@@ -660,7 +660,7 @@ fn memory_of_a_server_may_have_fewer_pages_in_use_than_before() {
 }
 
 #[test]
-fn a_function_that_was_changed_meanwhile_is_refused() {
+fn a_function_whose_registers_changed_while_parked_is_refused() {
     let rig = Rig::new(1);
     let function = rig.function();
     function.set_bus_master(true).unwrap();
@@ -737,10 +737,14 @@ fn a_connection_that_ended_or_has_an_unread_message_is_refused() {
         "{error:?}"
     );
     assert!(error.to_string().contains("not asked for"), "{error}");
-    assert_eq!(cut.double.resets(), 0, "the server goes on");
+    assert_eq!(
+        cut.double.resets(),
+        0,
+        "the server still serves the connection"
+    );
     end.shutdown(Shutdown::Both).unwrap();
     cut.served.join().unwrap();
-    // The server has dropped the connection; what it had sent is still to be read.
+    // The server has dropped the connection. The byte that was sent is still unread.
     drop(end);
     assert_eq!(refused(&snapshot, fds).0.len(), snapshot_fds(&snapshot));
 }
@@ -819,7 +823,7 @@ fn snapshot_fds(snapshot: &FunctionSnapshot) -> usize {
     2 + twin + snapshot.vectors.len() + notices.into_iter().flatten().count()
 }
 
-/// The thread that answers for lent memory ends between two messages, and the next owner of the socket starts another.
+/// The thread that answers for lent memory ends between two messages. The next owner of the socket starts a new one.
 #[test]
 fn memory_is_lent_again_after_the_function_was_parked() {
     let rig = Rig::new(1);
@@ -844,7 +848,7 @@ fn memory_is_lent_again_after_the_function_was_parked() {
 }
 
 #[test]
-fn a_function_whose_resumption_is_refused_at_the_end_keeps_its_twin_socket() {
+fn a_resumption_that_is_refused_at_its_end_leaves_the_twin_socket_open() {
     let rig = Rig::new(1);
     let (mut snapshot, fds) = park(rig.function());
     snapshot.identity.class ^= 1;
@@ -861,12 +865,12 @@ fn a_function_whose_resumption_is_refused_at_the_end_keeps_its_twin_socket() {
     assert_eq!(seen, [1; 4]);
 }
 
-/// shutdown(2) ends a socket for all its holders, the one that goes on later too.
+/// shutdown(2) ends a socket for all of its holders, so a later resumption could not use it.
 #[test]
-fn a_bad_answer_while_a_function_is_resumed_leaves_its_twin_socket_to_others() {
+fn a_bad_reply_during_a_resumption_leaves_the_twin_socket_open() {
     let rig = Rig::new(1);
     let (snapshot, mut fds) = park(rig.function());
-    // Another server answers on the main socket: what it is, and nonsense then.
+    // Another server answers on the main socket: the first two messages correctly, and the next one with a wrong ID.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let answers = thread::spawn(move || {
         let socket = Socket::new(theirs).unwrap();
@@ -920,9 +924,9 @@ fn duplicates(fds: &[NamedFd]) -> Vec<NamedFd> {
     fds.iter().map(duplicate).collect()
 }
 
-/// The second one may be in another process, and may have an older snapshot.
+/// The second resumption may be in another process, and from an older snapshot.
 #[test]
-fn a_function_is_not_resumed_again_as_long_as_it_exists() {
+fn a_second_resumption_is_refused_while_the_function_exists() {
     let rig = Rig::new(1);
     let (first, fds) = park(rig.function());
     let function = resume(&first, duplicates(&fds));

@@ -1,4 +1,4 @@
-//! Snapshots that were changed by somebody, as another program's bytes might be.
+//! Snapshots that were changed after they were made.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// Changes a number to another one, mostly an unlucky one.
+/// Returns another number: an adjacent one, an extreme one, one with a flipped bit, or a random one.
 fn twist(number: u64, random: &mut StdRng) -> u64 {
     match random.random_range(0..9) {
         0 => number.wrapping_add(1),
@@ -52,7 +52,7 @@ fn twist_list<T: Clone>(list: &mut Vec<T>, random: &mut StdRng) {
     }
 }
 
-/// Changes one thing in a snapshot of a vfio-user function, as a stranger might.
+/// Changes one field or one list of a snapshot of a vfio-user function.
 fn mutate(snapshot: &mut FunctionSnapshot, random: &mut StdRng) {
     let FunctionSnapshot {
         backend,
@@ -148,11 +148,11 @@ fn parked_with_memory(rig: &Rig) -> (FunctionSnapshot, Vec<NamedFd>, ArenaSnapsh
     (snapshot, fds, before)
 }
 
-/// Whatever a snapshot says: the function is either refused, or it is what the snapshot says. A server is not asked for
-/// its mappings, because the protocol has no message for that. So of mappings that the program has made, the snapshot
-/// may say what the device does not have. Mappings of arenas and pools are those of the device.
+/// A changed snapshot is refused, or the function that is resumed from it agrees with it. The mappings of the server
+/// are not read, because the protocol has no message for that. So a changed mapping that the program has made may
+/// differ from the device's. Mappings of arenas and pools agree with the device's.
 #[test]
-fn a_snapshot_that_was_changed_is_refused_or_is_true() {
+fn a_changed_snapshot_is_refused_or_agrees_with_the_function() {
     let rig = Rig::new(1);
     let (snapshot, mut fds, _) = parked_with_memory(&rig);
     let mappings = rig.double.mappings();
@@ -187,7 +187,7 @@ fn a_snapshot_that_was_changed_is_refused_or_is_true() {
     }
     assert!(counts[0] > 500 && counts[1] > 10, "{counts:?}");
     assert!(untrue < counts[1], "{untrue} of {counts:?}");
-    // All of that has left no trace.
+    // The refused and the resumed functions have changed nothing at the device.
     assert_eq!(rig.double.mappings(), mappings);
     assert_eq!(rig.double.resets(), 0);
     let (again, _fds) = park(resume(&snapshot, fds));
@@ -202,9 +202,9 @@ fn mapped(snapshot: &FunctionSnapshot, allocated: bool) -> Vec<(u64, usize)> {
     mappings.map(place).collect()
 }
 
-/// A mapping that the device does not have does no harm before it is unmapped, and then the server refuses.
+/// The server refuses to unmap a mapping that it does not have. The resumption itself does not notice it.
 #[test]
-fn a_mapping_that_the_device_does_not_have_stops_the_function_when_it_is_unmapped() {
+fn a_mapping_unknown_to_the_device_stops_the_function_when_it_is_unmapped() {
     let rig = Rig::new(1);
     let function = rig.function();
     function.set_bus_master(true).unwrap();
@@ -222,7 +222,7 @@ fn a_mapping_that_the_device_does_not_have_stops_the_function_when_it_is_unmappe
 /// A change of a snapshot.
 type Change = fn(&mut FunctionSnapshot);
 
-/// A contradiction that was believed would give addresses two owners, or end the process when memory is freed.
+/// If such a snapshot were accepted, addresses would have two owners, or the process would panic when memory is freed.
 #[test]
 fn numbers_of_a_snapshot_that_contradict_each_other_are_refused() {
     let rig = Rig::new(1);
@@ -312,7 +312,7 @@ fn numbers_of_a_snapshot_that_contradict_each_other_are_refused() {
     resume(&snapshot, fds);
 }
 
-/// Returns a snapshot without what changes by itself: the message counter, and blocks that fill up.
+/// Returns a snapshot without the numbers that change in use: the ID of the next message, and the blocks of memory.
 fn comparable(snapshot: &FunctionSnapshot) -> FunctionSnapshot {
     let mut snapshot = snapshot.clone();
     if let BackendSnapshot::VfioUser(client) = &mut snapshot.backend {
@@ -365,7 +365,7 @@ fn mutate_arena(snapshot: &mut ArenaSnapshot, random: &mut StdRng) {
 }
 
 #[test]
-fn a_snapshot_of_an_arena_that_was_changed_is_refused_or_is_true() {
+fn a_changed_snapshot_of_an_arena_is_refused_or_agrees_with_the_arena() {
     let rig = Rig::new(1);
     let (snapshot, fds, before) = parked_with_memory(&rig);
     let function = resume(&snapshot, fds);
@@ -383,7 +383,7 @@ fn a_snapshot_of_an_arena_that_was_changed_is_refused_or_is_true() {
             }
             Ok(arena) => {
                 assert_eq!(arena.snapshot().as_ref(), Ok(&changed), "seed {seed}");
-                // What is in use and what is free are all of each chunk, and nothing is twice.
+                // Each range in use is freed once.
                 let used = arena.finish().len();
                 let leases = changed.chunks.iter().map(|chunk| chunk.leases.len());
                 assert_eq!(used, leases.sum::<usize>(), "seed {seed}");
