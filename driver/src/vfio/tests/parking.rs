@@ -295,9 +295,11 @@ fn a_function_whose_container_has_other_mappings_is_neither_parked_nor_resumed()
     resume(&fake, &snapshot, fds).unwrap();
 }
 
+/// An action of the simulated kernel, and the number of answers with the IOMMU's capabilities up to it.
+type Action = (usize, Box<dyn FnOnce()>);
+
 thread_local! {
-    /// An action of the simulated kernel, and the number of answers with the IOMMU's capabilities up to it.
-    static ACTION: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+    static ACTION: RefCell<Option<Action>> = const { RefCell::new(None) };
 }
 
 /// Lets the simulated kernel of this thread take an action with its `count`th answer with the IOMMU's capabilities.
