@@ -21,8 +21,8 @@ use nix::libc::O_DIRECT;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use udapl::reactor::{File, HandedInError, ReactorError, handed_in};
 
-use claim::Claim;
-pub use claim::Identity;
+use claim::{Claim, Outlook};
+pub use claim::{Identity, OwnLocks};
 use faults::Faults;
 
 /// Supported block sizes, as powers of two: 512 and 4,096 bytes.
@@ -177,9 +177,9 @@ impl Disk {
         Self::open_for(true, source, shift, read_only)
     }
 
-    /// Checks whether a disk could be opened, and locked if `locks`. The lock is not tried on the files in `own`, which
-    /// this process has locked, nor on the disks and partitions that a lock in `own` excludes. Nor is it tried on a
-    /// descriptor that was handed in, because the lock belongs to the open file, which another program may use.
+    /// Checks whether a disk could be opened, and locked if `locks`, after a reload has released some of the locks in
+    /// `own`. The lock is not tried where a released lock is in the way. Nor is it tried on a descriptor that was handed
+    /// in, because the lock belongs to the open file, which another program may use.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -188,17 +188,22 @@ impl Disk {
         shift: u8,
         read_only: bool,
         locks: bool,
-        own: &[Identity],
+        own: &OwnLocks,
     ) -> Result<(), DiskError> {
         let disk = Self::open_for(false, source, shift, read_only)?;
-        let devices = Path::new("/sys/dev/block");
-        let is_own = disk
-            .identity
-            .is_some_and(|one| own.iter().any(|other| one.excludes(*other, devices)));
-        if locks && !is_own && disk.given.is_none() {
-            disk.lock()?;
+        if !locks || disk.given.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let devices = Path::new("/sys/dev/block");
+        match disk.identity.map(|one| own.outlook(one, devices)) {
+            Some(Outlook::Released) => Ok(()),
+            Some(Outlook::Kept) => Err(DiskError::Taken {
+                what: disk.name(),
+                holder: "another namespace of this process lies on it or on a part of it"
+                    .to_owned(),
+            }),
+            Some(Outlook::Unaffected) | None => disk.lock(),
+        }
     }
 
     /// Returns a disk whose file is not open yet.

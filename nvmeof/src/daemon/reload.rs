@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::settings::{Settings, SubsystemSettings};
 use super::state::{Daemon, DaemonError, keys_of, keys_of_all};
 use crate::auth::Keys;
-use crate::disk::Identity;
+use crate::disk::OwnLocks;
 use crate::nvme::Nqn;
 
 /// Outcome of a reload.
@@ -96,10 +96,13 @@ impl Daemon {
         told
     }
 
-    /// Returns the files whose locks this reload releases: all namespaces that have locked such a file are removed or
-    /// changed. The namespaces in `staying` are not.
-    fn released(&self, before: &Settings, wanted: &Settings, staying: &Staying) -> Vec<Identity> {
-        let (mut released, mut kept) = (Vec::new(), Vec::new());
+    /// Returns the locks that this reload releases and those that it keeps. A file's lock is released if all namespaces
+    /// that have locked it are removed or changed. The namespaces in `staying` are not.
+    fn own_locks(&self, before: &Settings, wanted: &Settings, staying: &Staying) -> OwnLocks {
+        let OwnLocks {
+            mut released,
+            mut kept,
+        } = OwnLocks::default();
         for (name, subsystem) in &before.subsystems {
             let of = wanted.subsystems.get(name);
             for (nsid, namespace) in &subsystem.namespaces {
@@ -112,7 +115,7 @@ impl Daemon {
             }
         }
         released.retain(|file| !kept.contains(file));
-        released
+        OwnLocks { released, kept }
     }
 
     /// Returns the namespaces whose settings change but whose new disk is refused, each with the reason. Such a
@@ -121,7 +124,7 @@ impl Daemon {
     fn staying(&self, before: &Settings, wanted: &Settings) -> Staying {
         let mut staying = Staying::new();
         loop {
-            let released = self.released(before, wanted, &staying);
+            let own = self.own_locks(before, wanted, &staying);
             let refused = staying.len();
             for (name, subsystem) in &before.subsystems {
                 let Some(wanted) = wanted.subsystems.get(name) else {
@@ -132,8 +135,7 @@ impl Daemon {
                     if let Some(is_to_be) = wanted.namespaces.get(nsid)
                         && is_to_be != namespace
                         && !staying.contains_key(&key)
-                        && let Err(error) =
-                            self.try_disk(name, *nsid, is_to_be, namespace, &released)
+                        && let Err(error) = self.try_disk(name, *nsid, is_to_be, namespace, &own)
                     {
                         staying.insert(key, error);
                     }

@@ -10,7 +10,7 @@ use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
 use crate::auth::{Key, KeyError, Keys};
 use crate::disk::faults::Orders;
-use crate::disk::{Disk, DiskError, Identity};
+use crate::disk::{Disk, DiskError, OwnLocks};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
@@ -179,8 +179,8 @@ impl Daemon {
         self.settings.log = log;
     }
 
-    /// Checks that a disk could be opened now, and could be locked if its settings ask for that. Locks of the files in
-    /// `released` do not count, because they are released before the disk is opened. If the existing namespace `there`
+    /// Checks that a disk could be opened now, and could be locked if its settings ask for that, after the locks in
+    /// `own.released` have been released. If the existing namespace `there`
     /// has the same source, its path must still name the open file.
     pub(super) fn try_disk(
         &self,
@@ -188,14 +188,14 @@ impl Daemon {
         nsid: u32,
         settings: &NamespaceSettings,
         there: &NamespaceSettings,
-        released: &[Identity],
+        own: &OwnLocks,
     ) -> Result<(), DaemonError> {
         if there.source == settings.source {
             self.check_path(subsystem, nsid)?;
         }
         let source = settings.source.clone();
         let (shift, read_only) = (settings.shift, settings.read_only);
-        let tried = Disk::look(source, shift, read_only, settings.lock, released);
+        let tried = Disk::look(source, shift, read_only, settings.lock, own);
         tried.map_err(|error| DaemonError::Disk {
             subsystem: subsystem.clone(),
             nsid,

@@ -82,6 +82,40 @@ impl Identity {
     }
 }
 
+/// Locks of this process at the time of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnLocks {
+    /// Locks that the reload releases.
+    pub released: Vec<Identity>,
+    /// Locks that it does not release.
+    pub kept: Vec<Identity>,
+}
+
+/// Whether a new disk can be locked once a reload has released its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outlook {
+    /// The locks of this process do not matter. An attempt shows the answer now.
+    Unaffected,
+    /// A lock of this process is in the way now and will be released.
+    Released,
+    /// A lock of this process is in the way and is kept.
+    Kept,
+}
+
+impl OwnLocks {
+    /// Returns the outlook of a disk. `devices` is `/sys/dev/block`.
+    pub(super) fn outlook(&self, disk: Identity, devices: &Path) -> Outlook {
+        let excluded = |by: &[Identity]| by.iter().any(|one| disk.excludes(*one, devices));
+        if !excluded(&self.released) {
+            Outlook::Unaffected
+        } else if excluded(&self.kept) {
+            Outlook::Kept
+        } else {
+            Outlook::Released
+        }
+    }
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (major, minor) = (major(self.device), minor(self.device));
@@ -242,7 +276,7 @@ mod tests {
     /// A claim of a disk excludes those of its partitions, and the other way round. Claims of two partitions, or of two
     /// disks, do not exclude each other (Linux `block/bdev.c` `bd_may_claim`).
     #[test]
-    fn a_claim_of_a_disk_excludes_those_of_its_partitions_alone() {
+    fn a_claim_of_a_disk_excludes_only_those_of_its_partitions() {
         let sys = tempfile::tempdir().expect("a folder");
         let devices = sys.path().join("block");
         std::fs::create_dir(&devices).expect("a folder");
@@ -275,6 +309,20 @@ mod tests {
             (0, 32, true),
         ] {
             assert_eq!(excludes(one, other), expected, "{one} and {other}");
+        }
+        // A reload gives up partition 1 for the whole disk, which partition 2 still excludes.
+        let locks = |kept: &[u64]| OwnLocks {
+            released: vec![block(1)],
+            kept: kept.iter().map(|minor| block(*minor)).collect(),
+        };
+        for (kept, disk, expected) in [
+            (&[2_u64][..], 0, Outlook::Kept),
+            (&[16], 0, Outlook::Released),
+            (&[2], 1, Outlook::Released),
+            (&[2], 2, Outlook::Unaffected),
+        ] {
+            let outlook = locks(kept).outlook(block(disk), &devices);
+            assert_eq!(outlook, expected, "{disk} beside {kept:?}");
         }
         let file = Identity {
             device: 0,
