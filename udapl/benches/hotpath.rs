@@ -27,130 +27,35 @@ mod c;
 #[path = "../tests/hotpath/deaf.rs"]
 mod deaf;
 mod instances;
+#[path = "../tests/hotpath/side.rs"]
+mod side;
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use dat_mlx::MlxProvider;
-use deaf::{Deaf, FilteredFunction};
-use driver::{Device, Function, barrier};
-use hw_mlx::HcaConfig;
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
-use udapl::adapter::IaConfig;
-use udapl::endpoint::EpAttr;
-use udapl::memory::{LmrSlice, LmrTriplet, PzHandle, RmrTriplet};
+use deaf::FilteredFunction;
+use driver::barrier;
+use hw_sim::{LinkFaults, Sim, SimConfig};
+use side::{Side, Sizes};
+use udapl::memory::{LmrSlice, LmrTriplet, RmrTriplet};
 use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpEvds, EpHandle, EvdFlags, EvdHandle,
-    Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
+    CompletionFlags, ConnQual, DtoCookie, EpHandle, EvdHandle, Event, Ia, MemPrivFlags, PspFlags,
+    Timeout,
 };
 
 /// Number of operations of one batch.
 const BATCH: u64 = 1024;
-/// Maximum number of outstanding requests, and of outstanding receives, of an endpoint.
-const DEPTH: u32 = 2 * 1024;
+/// Sizes of the endpoints of a pair: two batches are outstanding.
+const SIZES: Sizes = Sizes {
+    requests: 2 * 1024,
+    recv_iov: 1,
+    events: 8 * 1024,
+};
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
-
-struct Side {
-    ia: Ia,
-    device: Arc<FilteredFunction>,
-    events: EvdHandle,
-    ep: EpHandle,
-    pz: PzHandle,
-    slice: LmrSlice,
-    triplet: LmrTriplet,
-    remote: RmrTriplet,
-}
-
-fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
-    let function = sim.add_function(Profile::named(name, [2, 0, 0, 0, 0, number]));
-    let device = Deaf::wrap_function(Arc::clone(&function));
-    let handle =
-        Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
-    let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
-    let ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
-    (Side::new(ia, device, DEPTH, 4 * DEPTH), function)
-}
-
-fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandle {
-    let attr = EpAttr {
-        max_recv_dtos: depth.min(DEPTH),
-        max_request_dtos: depth,
-        max_recv_iov: 1,
-        // With four segments, a WQE has two WQEBBs, which hold 64 bytes inline.
-        max_request_iov: 4,
-        max_rdma_read_in: 8,
-        max_rdma_read_out: 8,
-        ..EpAttr::defaults(ia.query().ia)
-    };
-    ia.ep_create(Some(pz), EpEvds::all(events), Some(&attr))
-        .expect("an endpoint")
-}
-
-impl Side {
-    /// Creates a side with an endpoint for `depth` requests, and an EVD for `room` events.
-    fn new(mut ia: Ia, device: Arc<FilteredFunction>, depth: u32, room: u32) -> Self {
-        let pz = ia.pz_create().expect("a PZ");
-        let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
-        let events = ia.evd_create(room, flags).expect("an EVD");
-        let ep = endpoint(&mut ia, pz, events, depth);
-        let memory = udapl::alloc(&ia, 4096).expect("memory");
-        let lmr = ia
-            .lmr_create(memory, pz, MemPrivFlags::all())
-            .expect("an LMR");
-        let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
-        let triplet = LmrTriplet {
-            lmr_context: lmr.lmr_context,
-            virtual_address: lmr.registered_address,
-            segment_length: 64,
-        };
-        let remote = RmrTriplet {
-            rmr_context: lmr.rmr_context,
-            target_address: lmr.registered_address,
-            segment_length: 64,
-        };
-        Self {
-            ia,
-            device,
-            events,
-            ep,
-            pz,
-            slice,
-            triplet,
-            remote,
-        }
-    }
-
-    /// Connects this side's endpoint to the endpoint of `other`.
-    fn connect(&mut self, other: &mut Self, service: ConnQual) {
-        let (ia, peer) = (&mut self.ia, &mut other.ia);
-        peer.psp_create(service, other.events, PspFlags::CONSUMER)
-            .expect("a PSP");
-        let (address, flags) = (peer.query().ia.ia_address, ConnectFlags::empty());
-        ia.ep_connect(
-            self.ep,
-            address,
-            service,
-            PATIENCE,
-            &[],
-            Qos::BEST_EFFORT,
-            flags,
-        )
-        .expect("connect");
-        let Ok((Event::ConnectionRequest(request), _)) = peer.evd_wait(other.events, PATIENCE, 1)
-        else {
-            panic!("a connection request");
-        };
-        peer.cr_accept(request.cr, Some(other.ep), &[])
-            .expect("accept");
-        ia.evd_wait(self.events, PATIENCE, 1).expect("established");
-        peer.evd_wait(other.events, PATIENCE, 1)
-            .expect("established");
-    }
-}
 
 /// Returns the nanoseconds that `work` took.
 fn timed(work: impl FnOnce()) -> u128 {
@@ -174,8 +79,9 @@ impl Bench {
             seed: 1,
             event_log: false,
         });
-        let ((mut a, one), (mut b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
-        sim.connect(&one, &other, LinkFaults::default());
+        let mut a = Side::open(&sim, "sim:a", 1, SIZES);
+        let mut b = Side::open(&sim, "sim:b", 2, SIZES);
+        sim.connect(&a.device.device, &b.device.device, LinkFaults::default());
         a.connect(&mut b, ConnQual(0x1_0000_0001));
         let ((c, c_device), mut d) = Self::c_pair();
         d.ia.psp_create(ConnQual(0x1_0000_0001), d.events, PspFlags::CONSUMER)
@@ -204,8 +110,9 @@ impl Bench {
             seed: 2,
             event_log: false,
         });
-        let ((c, one), (d, other)) = (side(&sim, "sim:c", 3), side(&sim, "sim:d", 4));
-        sim.connect(&one, &other, LinkFaults::default());
+        let c = Side::open(&sim, "sim:c", 3, SIZES);
+        let d = Side::open(&sim, "sim:d", 4, SIZES);
+        sim.connect(&c.device.device, &d.device.device, LinkFaults::default());
         ((c::CSide::new(c.ia), c.device), d)
     }
 

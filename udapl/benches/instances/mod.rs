@@ -11,7 +11,8 @@ use hw_sim::{LinkFaults, Sim, SimConfig};
 use udapl::adapter::IaConfig;
 use udapl::{Adapter, ConnQual, DtoCookie, EpHandle};
 
-use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_write, side};
+use super::side::{Side, Sizes, endpoint};
+use super::{BATCH, FLAGS, SIZES, region_dequeue_one, region_post_rdma_write};
 
 /// Maximum number of instances.
 const MOST: usize = 4;
@@ -80,14 +81,19 @@ fn connected() -> (Vec<Instance>, Vec<Side>) {
         seed: 1,
         event_log: false,
     });
-    let ((a, one), (b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
-    sim.connect(&one, &other, LinkFaults::default());
+    let [a, b] =
+        [("sim:a", 1), ("sim:b", 2)].map(|(name, number)| Side::open(&sim, name, number, SIZES));
+    sim.connect(&a.device.device, &b.device.device, LinkFaults::default());
+    let sizes = Sizes {
+        requests: DEPTH,
+        recv_iov: 1,
+        events: DEPTH * ENDPOINTS,
+    };
     let [here, mut there] = [a, b].map(|first| {
         let adapter = Adapter::of(&first.ia);
         let instance = |_| {
             let ia = adapter.instance(IaConfig::default());
-            let room = DEPTH * ENDPOINTS;
-            Side::new(ia.expect("an instance"), first.device.clone(), DEPTH, room)
+            Side::new(ia.expect("an instance"), first.device.clone(), sizes)
         };
         (0..MOST).map(instance).collect::<Vec<_>>()
     });
@@ -96,7 +102,7 @@ fn connected() -> (Vec<Instance>, Vec<Side>) {
     let here = pairs.map(|(mut side, peer)| {
         let eps = (0..ENDPOINTS).map(|_| {
             for side in [&mut side, &mut *peer] {
-                side.ep = endpoint(&mut side.ia, side.pz, side.events, DEPTH);
+                side.ep = endpoint(&mut side.ia, side.pz, side.events, sizes);
             }
             side.connect(peer, services.next().expect("one more"));
             side.ep

@@ -10,25 +10,18 @@
 
 mod deaf;
 mod disk;
+mod side;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::Command;
 use std::sync::Arc;
 
-use dat_mlx::MlxProvider;
-use deaf::{Deaf, FilteredFunction};
-use driver::Function;
-use hw_mlx::HcaConfig;
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
-use udapl::adapter::IaConfig;
-use udapl::endpoint::EpAttr;
-use udapl::memory::{LmrSlice, LmrTriplet, RmrTriplet};
+use hw_sim::{LinkFaults, Sim, SimConfig};
+use side::{Side, Sizes};
+use udapl::memory::RmrTriplet;
 use udapl::srq::{SrqAttr, SrqHandle};
-use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags,
-    EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
-};
+use udapl::{CompletionFlags, ConnQual, DtoCookie, DtoStatus, Event};
 
 struct Counting;
 
@@ -73,110 +66,34 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 const BATCH: u64 = 64;
 const NONE: CompletionFlags = CompletionFlags::empty();
-const PATIENCE: Timeout = Timeout::from_micros(300_000_000);
+const SIZES: Sizes = Sizes {
+    requests: 256,
+    recv_iov: 4,
+    events: 1024,
+};
 
-struct Side {
-    ia: Ia,
-    device: Arc<FilteredFunction>,
-    events: EvdHandle,
-    ep: EpHandle,
-    srq: SrqHandle,
-    slice: LmrSlice,
-    triplet: LmrTriplet,
-    remote: RmrTriplet,
-}
-
-fn side(sim: &Sim, number: u8) -> Side {
-    let function = sim.add_function(Profile::named(
-        &format!("sim:{number}"),
-        [2, 0, 0, 0, 0, number],
-    ));
-    let device = Deaf::wrap_function(function);
-    let handle = Function::in_process(Arc::clone(&device) as Arc<dyn driver::Device>)
-        .expect("the function opens");
-    let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
-    let mut ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
-    let pz = ia.pz_create().expect("a PZ");
-    let events = ia
-        .evd_create(1024, EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR)
-        .expect("an EVD");
-    let attr = EpAttr {
-        max_recv_dtos: 256,
-        max_request_dtos: 256,
-        max_rdma_read_in: 4,
-        max_rdma_read_out: 4,
-        ..EpAttr::defaults(ia.query().ia)
-    };
-    let ep = ia
-        .ep_create(Some(pz), EpEvds::all(events), Some(&attr))
-        .expect("an endpoint");
-    let srq = SrqAttr {
-        max_recv_dtos: 256,
-        max_recv_iov: 4,
-        low_watermark: 0,
-    };
-    let srq = ia.srq_create(pz, srq).expect("an SRQ");
-    let memory = udapl::alloc(&ia, 4096).expect("memory");
-    let lmr = ia
-        .lmr_create(memory, pz, MemPrivFlags::all())
-        .expect("an LMR");
-    let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
-    let triplet = LmrTriplet {
-        lmr_context: lmr.lmr_context,
-        virtual_address: lmr.registered_address,
-        segment_length: 64,
-    };
-    let remote = RmrTriplet {
-        rmr_context: lmr.rmr_context,
-        target_address: lmr.registered_address,
-        segment_length: 64,
-    };
-    Side {
-        ia,
-        device,
-        events,
-        ep,
-        srq,
-        slice,
-        triplet,
-        remote,
-    }
-}
-
-/// Returns two connected sides.
-fn pair() -> (Side, Side) {
+/// Returns two connected sides, and an SRQ of the first one.
+fn pair() -> (Side, SrqHandle, Side) {
     let sim = Sim::new(SimConfig {
         seed: 1,
         event_log: false,
     });
-    let (mut a, mut b) = (side(&sim, 1), side(&sim, 2));
+    let mut a = Side::open(&sim, "sim:1", 1, SIZES);
+    let mut b = Side::open(&sim, "sim:2", 2, SIZES);
     sim.connect(&a.device.device, &b.device.device, LinkFaults::default());
-    b.ia.psp_create(ConnQual(0x1_0000_0001), b.events, PspFlags::CONSUMER)
-        .expect("a PSP");
-    let address = b.ia.query().ia.ia_address;
-    a.ia.ep_connect(
-        a.ep,
-        address,
-        ConnQual(0x1_0000_0001),
-        PATIENCE,
-        &[],
-        Qos::BEST_EFFORT,
-        ConnectFlags::empty(),
-    )
-    .expect("connect");
-    let (event, _) = b.ia.evd_wait(b.events, PATIENCE, 1).expect("a request");
-    let Event::ConnectionRequest(request) = event else {
-        panic!("{event:?}")
+    a.connect(&mut b, ConnQual(0x1_0000_0001));
+    let attr = SrqAttr {
+        max_recv_dtos: 256,
+        max_recv_iov: 4,
+        low_watermark: 0,
     };
-    b.ia.cr_accept(request.cr, Some(b.ep), &[]).expect("accept");
-    a.ia.evd_wait(a.events, PATIENCE, 1).expect("established");
-    b.ia.evd_wait(b.events, PATIENCE, 1).expect("established");
-    (a, b)
+    let srq = a.ia.srq_create(a.pz, attr).expect("an SRQ");
+    (a, srq, b)
 }
 
 /// Posts 32 Sends, 64 RDMA Writes, 32 RDMA Reads, 32 receives and 32 receives to the SRQ: some with a slice as their
 /// one segment, some with two triplets.
-fn post_everything(a: &mut Side, remote: &RmrTriplet) {
+fn post_everything(a: &mut Side, srq: SrqHandle, remote: &RmrTriplet) {
     let device = Arc::clone(&a.device);
     device.front.without_register_writes(|| {
         for cookie in 0..BATCH / 2 {
@@ -207,7 +124,7 @@ fn post_everything(a: &mut Side, remote: &RmrTriplet) {
             .expect("a read");
             a.ia.ep_post_recv(a.ep, &two, DtoCookie(cookie), NONE)
                 .expect("a receive");
-            a.ia.srq_post_recv(a.srq, &one, DtoCookie(cookie))
+            a.ia.srq_post_recv(srq, &one, DtoCookie(cookie))
                 .expect("a shared receive");
         }
     });
@@ -241,10 +158,10 @@ fn dequeue_everything(a: &mut Side) {
 /// Clauses: SEND-24, RECV-21, READ-22, WRITE-12, SRQ-18.
 #[test]
 fn posting_and_dequeuing_allocate_nothing() {
-    let (mut a, mut b) = pair();
+    let (mut a, srq, mut b) = pair();
     let remote = b.remote;
     // B's receives must be posted before the simulator executes the Sends, because otherwise the Sends get RNR NAKs.
-    let posts = allocations(|| post_everything(&mut a, &remote));
+    let posts = allocations(|| post_everything(&mut a, srq, &remote));
     ring(&mut a, &mut b);
     let dequeues = allocations(|| dequeue_everything(&mut a));
     let control = allocations(|| drop(std::hint::black_box(Box::new(1))));
@@ -292,16 +209,16 @@ fn posting_and_dequeuing_make_no_system_call() {
 }
 
 fn work_without_system_calls(role: &str) {
-    let (mut a, mut b) = pair();
+    let (mut a, srq, mut b) = pair();
     let remote = b.remote;
-    post_everything(&mut a, &remote);
+    post_everything(&mut a, srq, &remote);
     ring(&mut a, &mut b);
     // All queues have been used once, so that only the hot path runs from here on.
     // SAFETY: PR_SET_SECCOMP takes a mode and accesses no memory.
     let entered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
     if entered == 0 {
         dequeue_everything(&mut a);
-        post_everything(&mut a, &remote);
+        post_everything(&mut a, srq, &remote);
         if role == "control" {
             // SAFETY: getppid has no arguments and cannot fail. In strict mode the kernel kills the thread for it.
             let _parent = unsafe { libc::getppid() };
