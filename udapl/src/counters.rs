@@ -72,8 +72,9 @@ pub struct AdapterStats {
     /// Number of received datagrams of connection management that were dropped before the connection manager saw them,
     /// because 512 others waited. Their senders repeat them.
     pub mads_dropped: u64,
-    /// Counters of frames of ARP, neighbour discovery and similar protocols; `None` if the adapter takes no part in the
-    /// network.
+    /// Counters of frames of ARP, neighbour discovery and similar protocols; `None` if the adapter did not join the
+    /// network when it was opened. If the Ethernet port is given up later ([`network::state`](crate::network::state)),
+    /// the counters stay, and count no more received frames.
     pub network: Option<NetworkCounters>,
     /// Counters that the device itself keeps.
     pub device: DeviceCounters,
@@ -85,7 +86,7 @@ pub type Counters = BTreeMap<String, u64>;
 impl AdapterStats {
     /// Returns all groups but the commands. Counters that `rdma statistic` or `ethtool -S` also have keep the names
     /// used there. A group of the device is `None` if the device does not have it or does not report it. The group
-    /// `network` is `None` if the adapter takes no part in the network.
+    /// `network` is `None` if the adapter did not join the network.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<&'static str, Option<Counters>> {
         let (device, connections) = (&self.device, &self.connections);
