@@ -9,7 +9,7 @@ use std::io::{BufReader, Write, stdout};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Table;
 use serde::Deserialize;
 
@@ -80,12 +80,11 @@ fn tests(extent: Extent) -> Result<()> {
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
         variables.push(("SIM_COMMIT", commit.trim().to_owned()));
     }
-    let ended = executables::run(&variables, setup::run)?;
+    let (ended, built) = executables::run(&variables, setup::run)?;
     for ended in &ended {
         note_left_out(&ended.found);
     }
-    let failures = failures(&ended);
-    ensure!(failures.is_empty(), "{failures}");
+    verdict(built, &ended)?;
     let capture = shell::target().join("demo.pcapng");
     demo::small(&capture)?;
     wire::run(&capture, &[])?;
@@ -188,6 +187,17 @@ fn note_left_out(found: &Found) {
     for (test, why) in &found.left_out {
         left_out::note(&format!("of test {test}"), why);
     }
+}
+
+/// Returns an error if the build or a job failed, with the messages of all of them.
+fn verdict(built: Result<()>, ended: &[Ended]) -> Result<()> {
+    let failures = failures(ended);
+    match built {
+        Ok(()) => ensure!(failures.is_empty(), "{failures}"),
+        Err(error) if failures.is_empty() => return Err(error),
+        Err(error) => bail!("{error:#}\n{failures}"),
+    }
+    Ok(())
 }
 
 /// Returns the failed tests by executable. The end of the output repeats them, because they may have scrolled out of
@@ -302,7 +312,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_run_says_at_its_end_names_the_tests() {
+    fn a_failed_build_hides_no_failed_test() {
+        let queue = jobs::Queue::new(1);
+        queue.add(jobs::Job {
+            name: "one".into(),
+            command: shell::command("sh", &["-c", "echo 'test a ... FAILED'; exit 101"]),
+            rank: 0,
+            after_build: false,
+        });
+        queue.built(true);
+        let ended = queue.run(jobs::OUTPUT_LIMIT, &mut Vec::new());
+        let failed = "one ended with exit status: 101\n1 test failed:\n  a";
+        let said =
+            |built: Result<()>, ended| verdict(built, ended).expect_err("it failed").to_string();
+        assert_eq!(said(Ok(()), &ended[..]), failed);
+        let broken = || Err(anyhow::anyhow!("no linker"));
+        assert_eq!(said(broken(), &ended[..]), format!("no linker\n{failed}"));
+        assert_eq!(said(broken(), &[]), "no linker");
+        assert!(verdict(Ok(()), &[]).is_ok());
+    }
+
+    #[test]
+    fn the_error_of_a_failed_run_names_its_tests() {
         let mut command = shell::command("sh", &["-c", "echo 'test one ... FAILED'; exit 101"]);
         command.stderr(Stdio::null());
         let error = run_tests(command, &mut Vec::new())

@@ -65,14 +65,16 @@ struct Profile {
 }
 
 /// Builds all tests of the workspace, and runs them and the tests in documentation with these environment variables.
-/// `meanwhile` runs beside the build. What it installs is there for the tests that start after the build.
+/// `meanwhile` runs beside the build, as does one test executable at a time. All other tests start after both.
+///
+/// Returns the jobs that have ended, failed ones included, and the result of the build and of `meanwhile`.
 ///
 /// # Errors
-/// The build or `meanwhile` failed. A failed job is in the result.
+/// The number of processors is unknown. Nothing has run.
 pub(super) fn run(
     variables: &[(&str, String)],
     meanwhile: impl FnOnce() -> Result<()> + Send,
-) -> Result<Vec<Ended>> {
+) -> Result<(Vec<Ended>, Result<()>)> {
     let wanted = std::env::var(THREADS).ok();
     let threads = threads()?.to_string();
     let prepared = |mut job: Job| {
@@ -118,13 +120,12 @@ pub(super) fn run(
             built.unwrap_or_else(|why| std::panic::resume_unwind(why)),
         )
     });
-    built?;
-    // The result counts even if nobody reads the table.
+    // A closed output does not change the result.
     let _ = writeln!(stdout(), "{}", table(&ended));
-    Ok(ended)
+    Ok((ended, built))
 }
 
-/// Tells the queue the end of the build, even if the thread that builds panics.
+/// Reports the end of the build to the queue when it is dropped, even if the thread that builds panics.
 struct EndOfBuild<'a> {
     queue: &'a Queue,
     well: bool,
@@ -165,7 +166,11 @@ fn packages_with_programs() -> Result<BTreeSet<PathBuf>> {
 }
 
 /// Runs the build `command`, and calls `add` with the job of each test executable as soon as it is built. Calls
-/// `meanwhile` while the build runs. `programs` are the manifests of packages with programs.
+/// `meanwhile` while the build runs. `programs` are the manifests of packages with programs. Returns after the build
+/// and `meanwhile`.
+///
+/// # Errors
+/// The build or `meanwhile` failed, or a message of cargo cannot be read. The jobs that were added stay valid.
 fn build(
     mut command: Command,
     programs: &BTreeSet<PathBuf>,
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_beside_the_build_ends_the_run_if_it_fails() {
+    fn a_failed_build_and_failed_work_beside_it_are_errors() {
         let refused = anyhow::anyhow!("no mirror");
         let error = build(
             shell::command("true", &[]),
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_are_targets_that_there_are() {
+    fn each_of_the_longest_targets_exists() {
         let metadata = ["metadata", "--no-deps", "--format-version", "1"];
         let metadata = shell::capture(shell::cargo(&metadata)).unwrap();
         let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();

@@ -150,7 +150,7 @@ impl Queue {
                 // The lock also keeps the outputs apart.
                 let mut results = lock(&results);
                 let (ended, to) = &mut *results;
-                // An output that nobody reads any more ends no test.
+                // A closed output does not end the tests.
                 let _ = to.write_all(&text);
                 let (name, number, took) = (&one.name, ended.len() + 1, one.took.as_secs());
                 let of = count

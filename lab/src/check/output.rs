@@ -107,7 +107,7 @@ test two ... FAILED
 successes:
 
 ---- one stdout ----
-much that nobody wants to read
+output of a passed test
 skipped: the kernel knows no nodes
 
 

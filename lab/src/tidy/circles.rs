@@ -92,10 +92,10 @@ fn circles(graph: &Graph) -> Vec<Circle> {
     }
     // A circle whose files are all in larger circles is not reported.
     groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
-    let mut told: BTreeSet<usize> = BTreeSet::new();
+    let mut reported: BTreeSet<usize> = BTreeSet::new();
     groups.retain(|group| {
-        let is_new = group.iter().any(|file| !told.contains(file));
-        told.extend(group);
+        let is_new = group.iter().any(|file| !reported.contains(file));
+        reported.extend(group);
         is_new
     });
     groups.iter().map(|group| circle(graph, group)).collect()

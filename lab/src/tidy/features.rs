@@ -1,7 +1,8 @@
 //! Checks that a crate alone has the features of the workspace, so that cargo compiles nothing twice.
 //!
-//! Cargo unites the features of all crates that it builds at once. If the tests of one crate alone ask a library for
-//! fewer features than the whole workspace does, cargo compiles that library again, and all that depends on it.
+//! Cargo builds a library with the union of the features that the selected crates request. If the tests of one crate
+//! alone request fewer features of a library than the whole workspace does, cargo compiles that library again, and all
+//! crates that depend on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// Crates, and foreign libraries that are compiled again for the tests of that crate alone. Of our crates only the
-/// crate itself depends on them, or its tests alone do.
+/// Exceptions: a crate, and a foreign library that cargo compiles again for the tests of that crate alone. This costs
+/// little, because of our crates only that crate, or only its tests, are then compiled again with the library.
 const AGAIN: &[(&str, &str)] = &[
     ("driver", "rand_chacha"),
     ("mlx-prm", "crc32fast"),
@@ -46,7 +47,8 @@ pub(super) fn are_those_of_the_workspace(breaches: &mut Vec<String>) -> Result<(
                     again.insert(known);
                 }
                 None => breaches.push(format!(
-                    "{member}: alone it builds {library} again, without {}",
+                    "{member}: alone it builds {library} again, without {}; request these features in Cargo.toml of \
+                     the workspace, or list the library in lab/src/tidy/features.rs",
                     fewer.join(", ")
                 )),
             }
@@ -54,7 +56,9 @@ pub(super) fn are_those_of_the_workspace(breaches: &mut Vec<String>) -> Result<(
     }
     let gone = AGAIN.iter().filter(|known| !again.contains(known));
     breaches.extend(gone.map(|(member, library)| {
-        format!("lab/src/tidy/features.rs: {member} alone does not build {library} again")
+        format!(
+            "lab/src/tidy/features.rs: {member} alone does not build {library} again; remove the exception"
+        )
     }));
     Ok(())
 }

@@ -169,7 +169,7 @@ fn judge(step: &Step) -> Result<String> {
         name if name.starts_with("testpmd-") => testpmd(step),
         "prepare" | "facing" | "apart" | "together" => Ok(String::new()),
         "smc" => {
-            both(step)?;
+            step.both_succeeded()?;
             step.line_with("came back as they were")?;
             by_rdma(step, STREAMED)
         }
@@ -243,10 +243,6 @@ fn there_and_back(step: &Step) -> Result<String> {
     Ok(format!("{}; {}; {brought}", figures[0], figures[1]))
 }
 
-fn both(step: &Step) -> Result<&str> {
-    step.line_with("client 0 server 0")
-}
-
 /// Checks with the counters that at least this many bytes used RDMA, not a fallback.
 fn by_rdma(step: &Step, least: u64) -> Result<String> {
     let line = step.line_with("by RDMA ")?;
@@ -259,7 +255,7 @@ fn by_rdma(step: &Step, least: u64) -> Result<String> {
 /// Checks that both ends succeeded, and parses the row of figures of ucx_perftest: count, times (median, two averages),
 /// bandwidths, rates.
 fn ucx(step: &Step) -> Result<String> {
-    both(step)?;
+    step.both_succeeded()?;
     let rows = step.said.iter().map(|line| perftest::numbers(line));
     let row = rows
         .into_iter()
@@ -273,7 +269,7 @@ fn ucx(step: &Step) -> Result<String> {
 
 /// Checks that both ends succeeded and that fi_pingpong printed figures. Returns the number of sizes and the last row.
 fn fabric(step: &Step) -> Result<String> {
-    both(step)?;
+    step.both_succeeded()?;
     let header = step.said.iter().position(|line| line.contains("#sent"));
     let rows = &step.said[header.context("fi_pingpong prints no table")? + 1..];
     let rows: Vec<&String> = rows

@@ -258,7 +258,7 @@ fn bound(step: &Step, line: usize) -> Result<String> {
 /// Checks that both ends succeeded. Returns the output of our end: a row of figures if it is the active end, a count if
 /// it is the passive end.
 pub(super) fn both(step: &Step) -> Result<String> {
-    step.line_with("client 0 server 0")?;
+    step.both_succeeded()?;
     let header = step.said.iter().rposition(|line| line.contains("median"));
     let Some(header) = header else {
         return Ok(step.line_with("answered ")?.to_owned());
@@ -276,7 +276,7 @@ pub(super) fn both(step: &Step) -> Result<String> {
 /// Checks that both ends succeeded, and that perftest printed a row for the size that our program measured, if it
 /// prints rows. Returns our row.
 fn perftest(step: &Step) -> Result<String> {
-    step.line_with("client 0 server 0")?;
+    step.both_succeeded()?;
     step.line_with(&format!("the peer is {} of perftest ", step.name))?;
     let (_, kind) = step.name.split_once('_').context("no program")?;
     let (operation, _) = kind.split_once('_').context("no program")?;

@@ -3,7 +3,7 @@
 //! The guest is that of `nvme compare`: the kernel's target and ours, one after the other, with the kernel's own host.
 //! One packet in a hundred is lost, and another one is reordered. Both suites have a ConnectX-5; in one of them it
 //! lacks the capability `roce_accl`, without which nothing is retransmitted before the ACK timeout. The kernel's
-//! counters say how losses were noticed. The rate is meaningful only in comparison with that of the other suite.
+//! counters show how losses were noticed. The rate is meaningful only in comparison with that of the other suite.
 
 use anyhow::{Context, Result, ensure};
 
@@ -29,6 +29,8 @@ const LOADS: usize = 4;
 /// Counters of the kernel: losses noticed by the ACK timeout, and those noticed before.
 const TIMEOUTS: &str = "local_ack_timeout_err";
 const EARLY: &str = "roce_adp_retrans";
+/// Text of the guest in place of the number of a counter that the kernel does not have.
+const ABSENT: &str = "absent";
 
 /// Returns the suite of cards with adaptive retransmission, or of cards without.
 pub fn suite(early: bool) -> Suite {
@@ -100,7 +102,7 @@ fn lossy(step: &Step, early: bool) -> Result<String> {
         let line = step.line_with(counter)?;
         let (_, count) = line.rsplit_once(' ').context("no count")?;
         match count {
-            "absent" => Ok(None),
+            ABSENT => Ok(None),
             count => Ok(Some(count.parse().with_context(|| line.to_owned())?)),
         }
     };
@@ -114,10 +116,11 @@ fn lossy(step: &Step, early: bool) -> Result<String> {
         noticed > Some(0) || step.name == "ours-lossy",
         "nothing was noticed by retransmission: {noticed:?}"
     );
+    let shown =
+        |count: Option<u64>| count.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
+    let [timeouts, before] = [timeouts, before].map(shown);
     Ok(format!(
-        "{figures}\n{TIMEOUTS} {}, {EARLY} {}",
-        timeouts.unwrap_or(0),
-        before.map_or_else(|| "absent".to_owned(), |count| count.to_string())
+        "{figures}\n{TIMEOUTS} {timeouts}, {EARLY} {before}"
     ))
 }
 
@@ -148,6 +151,20 @@ mod tests {
     }
 
     #[test]
+    fn an_absent_counter_is_shown_as_absent() {
+        let shown = judged("ours-lossy", false, "absent", "absent").expect("no counter is needed");
+        assert!(
+            shown.ends_with("local_ack_timeout_err absent, roce_adp_retrans absent"),
+            "{shown}"
+        );
+        let shown = judged("nvmet-lossy", true, "0", "12").expect("noticed early");
+        assert!(
+            shown.ends_with("local_ack_timeout_err 0, roce_adp_retrans 12"),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn a_load_that_moved_nothing_or_was_not_measured_fails() {
         assert!(judge(&Step::succeeded("ours-clean", &[LOAD; 4]), true).is_ok());
         assert!(judge(&Step::succeeded("ours-clean", &[LOAD; 3]), true).is_err());
@@ -159,6 +176,23 @@ mod tests {
             )
             .is_err()
         );
+    }
+
+    #[test]
+    fn the_written_profile_is_a_card_without_adaptive_retransmission() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("card.toml");
+        std::fs::write(&path, WITHOUT).expect("written");
+        let path = path.to_str().expect("a name");
+        // A simulated card keeps its profile while the process runs, so each has a name of its own.
+        let has_early = |card: &str, profile: &str| {
+            let name = format!("sim:{card},profile={profile}");
+            let options = udapl::OpenOptions::default();
+            let ia = udapl::ia_open(&name, &options).expect("a simulated card");
+            udapl::adapter::hca(&ia).caps().general().roce_accl()
+        };
+        assert!(has_early("with", "connectx-5"));
+        assert!(!has_early("without", path));
     }
 
     #[test]

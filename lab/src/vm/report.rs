@@ -71,13 +71,18 @@ impl Step {
         lines.filter(|line| line.contains(BROKEN)).collect()
     }
 
+    /// Checks that the programs at both ends of a connection succeeded. Returns the line that says so.
+    pub fn both_succeeded(&self) -> Result<&str> {
+        self.line_with("client 0 server 0")
+    }
+
     /// Returns the first line that contains this text.
     pub fn line_with(&self, what: &str) -> Result<&str> {
         let lines = self.lines_with(what);
         lines
             .first()
             .copied()
-            .with_context(|| format!("nothing is said of {what:?}"))
+            .with_context(|| format!("no line contains {what:?}"))
     }
 }
 
@@ -239,7 +244,7 @@ mod tests {
         );
         assert_eq!(
             Verdict::of(step(Some(0)), bad).result,
-            Err("nothing is said of \"hardware\"".to_owned())
+            Err("no line contains \"hardware\"".to_owned())
         );
         for code in [Some(1), Some(124), None] {
             assert!(

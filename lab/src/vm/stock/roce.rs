@@ -86,11 +86,11 @@ fn judge(step: &Step) -> Result<String> {
         "rping" => {
             let pings = step.lines_with("ping data: rdma-ping-").len();
             ensure!(pings == PINGS, "{pings} pings");
-            Ok(format!("{pings} pings, {}", both(step)?))
+            Ok(format!("{pings} pings, {}", step.both_succeeded()?))
         }
         "ucmatose" | "udaddy" => {
             step.line_with("data transfers complete")?;
-            both(step).map(str::to_owned)
+            step.both_succeeded().map(str::to_owned)
         }
         "tcp" => {
             step.line_with("equal")?;
@@ -168,10 +168,6 @@ fn shares(step: &Step) -> Result<String> {
     step.line_with("2:1Gbit")?;
     step.line_with(REQUESTS)?;
     Ok(step.line_with("tc-bw 0:60 1:40")?.trim().to_owned())
-}
-
-fn both(step: &Step) -> Result<&str> {
-    step.line_with("client 0 server 0")
 }
 
 fn storage(step: &Step) -> Result<String> {
