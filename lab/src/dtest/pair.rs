@@ -176,7 +176,7 @@ impl<'a> Pair<'a> {
     fn both(&self, program: &str, options: &str) -> Result<[(bool, String); 2]> {
         ensure!(
             !listening(PORT)?,
-            "somebody listens at TCP port {PORT} already, which {program} uses"
+            "TCP port {PORT}, which {program} uses, has a listener already"
         );
         let mut arguments = vec!["-P", IA];
         arguments.extend(options.split_whitespace());
@@ -187,7 +187,7 @@ impl<'a> Pair<'a> {
         Ok([server.end()?, client])
     }
 
-    /// Runs `dapltest`: a server, a client, and a second client that tells the server to quit.
+    /// Runs `dapltest`: a server, a client, and a second client that makes the server quit.
     pub fn dapltest(&self, options: &str) -> Result<Outcome> {
         let mut server = self.start(0, "dapltest", &["-T", "S", "-D", IA])?;
         Self::until(&mut server, |server| {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_somebody_listens_at_is_found() {
+    fn a_port_with_a_listener_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         assert!(listening(port).expect("the kernel's list"));

@@ -154,7 +154,7 @@ impl<'a> Beside<'a> {
 pub fn await_release(beside: &Beside<'_>, within: Duration) -> Result<String> {
     let before = beside
         .before
-        .context("nobody said when no host was there")?;
+        .context("the state without a host was not read")?;
     let began = Instant::now();
     let first = beside.held()?;
     let mut last = first;

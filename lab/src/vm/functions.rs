@@ -70,7 +70,7 @@ struct Server {
     running: Running,
     said: BufReader<ChildStdout>,
     /// Standard input of the server of a card, which reads settings from it. `None` for other servers.
-    told: Option<ChildStdin>,
+    input: Option<ChildStdin>,
 }
 
 /// All servers of the guest's functions.
@@ -84,8 +84,8 @@ pub struct Servers {
 impl Server {
     /// Sends a setting of a virtual function to this server, as `ip link set PF vf` would make it. Returns the answer.
     fn card(&mut self, settings: &str) -> Result<String> {
-        let told = self.told.as_mut().context("there is no card")?;
-        writeln!(told, "{settings}").context("datctl sim serve reads nothing")?;
+        let input = self.input.as_mut().context("there is no card")?;
+        writeln!(input, "{settings}").context("datctl sim serve reads nothing")?;
         let mut line = String::new();
         self.said.read_line(&mut line)?;
         self.running.check()?;
@@ -166,7 +166,12 @@ fn numbered(word: &str, number: usize) -> String {
 }
 
 /// Starts one server of functions.
-fn serve_some(program: &Path, run: &Path, arguments: Vec<String>, is_told: bool) -> Result<Server> {
+fn serve_some(
+    program: &Path,
+    run: &Path,
+    arguments: Vec<String>,
+    takes_input: bool,
+) -> Result<Server> {
     let mut command = Command::new(program);
     // The path of a socket must be short. A relative path is short even if the folder's path is long.
     command.current_dir(run).args(["sim", "serve"]);
@@ -184,6 +189,6 @@ fn serve_some(program: &Path, run: &Path, arguments: Vec<String>, is_told: bool)
     Ok(Server {
         running,
         said: BufReader::new(said),
-        told: input.filter(|_| is_told),
+        input: input.filter(|_| takes_input),
     })
 }

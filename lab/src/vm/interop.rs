@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_have_to_succeed_whoever_connects() {
+    fn an_end_that_failed_fails_the_step_in_either_role() {
         let active = [
             " messages  bytes  shortest   median     longest",
             " 20        64     2646.0 us  7953.7 us  26707.3 us",
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_broken_by_nobody_but_the_kernel_whose_addresses_go() {
+    fn a_broken_rule_fails_unless_the_kernel_removed_an_address_in_use() {
         let gone = "driver bug: QP 0xb2: its source GID left the table function=sim:1.sock";
         let judged = |said: &[&str]| judge(&Step::succeeded("functions", said));
         assert_eq!(judged(&["connected"]).expect("good"), "no rule broken");

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_have_to_be_noticed_in_the_way_that_the_cards_have() {
+    fn losses_that_were_not_noticed_in_the_way_of_the_cards_fail() {
         assert!(judged("nvmet-lossy", true, "0", "12").is_ok());
         assert!(judged("nvmet-lossy", true, "9", "0").is_err());
         assert!(judged("nvmet-lossy", true, "9", "absent").is_err());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_moved_nothing_or_was_not_measured_fails() {
+    fn a_load_without_data_or_figures_fails() {
         assert!(judge(&Step::succeeded("ours-clean", &[LOAD; 4]), true).is_ok());
         assert!(judge(&Step::succeeded("ours-clean", &[LOAD; 3]), true).is_err());
         let idle = "write 4 KiB, depth 1: nvmet: 0 IOPS, 0.0 us, 0 KiB/s";

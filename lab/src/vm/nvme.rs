@@ -255,7 +255,7 @@ const SHOWN: [(&str, &[&str]); 32] = [
         "commands",
         &["written and read: equal", "copied: equal", "all done"],
     ),
-    ("persistent", &["live", "told of the change", "subnqn:"]),
+    ("persistent", &["live", "change reported", "subnqn:"]),
     (
         "authentication",
         &[

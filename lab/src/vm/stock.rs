@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_log_is_read_for_complaints_of_the_drivers_and_of_the_kernel() {
+    fn errors_of_the_drivers_and_of_the_kernel_in_its_log_fail() {
         let quiet = [
             "[    6.9] mlx5_core 0000:00:03.0: firmware version: 16.35.1010",
             "[    6.9] mlx5_core 0000:00:03.0: PTM is not supported by PCIe",
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_ours_has_to_say_each_of_its_rounds() {
+    fn a_program_of_ours_without_a_line_for_each_round_fails() {
         let round = "round 1: LID 1, 40 trips of 3000 bytes, 86 completion events, 2 port events";
         let mut said = vec![round; ROUNDS - 1];
         said.push("0000:01:00.0 is back");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_has_to_be_the_same_by_route_and_by_lid_and_not_the_one_who_asks() {
+    fn a_neighbour_is_the_same_port_by_route_and_by_lid_and_not_the_asking_one() {
         let kind = "NodeType:........................Channel Adapter";
         let [own, other] = [1, 2].map(|guid| format!("PortGuid:........................0x{guid}"));
         let state = "LinkState:.......................Active";
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_pair_have_to_succeed() {
+    fn a_pair_of_which_one_end_failed_fails() {
         let figures = "500 iters in 0.50 seconds = 1000.00 usec/iter";
         let good = Step::succeeded("rc", &[figures, "client 0 server 0"]);
         assert_eq!(judge(&good).unwrap(), figures);

@@ -1,4 +1,4 @@
-//! What a suite is: the guest, what runs beside it, and who judges its output.
+//! The description of a suite: its guest, the processes beside it, and the function that judges its output.
 
 use std::path::Path;
 use std::process::Command;

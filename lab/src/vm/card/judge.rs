@@ -147,7 +147,7 @@ fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
     let ports = infos(step)?;
     let up: Vec<bool> = ports.iter().map(|port| port["link_up"] == true).collect();
     ensure!(up == wanted, "the link is up: {up:?}, not {wanted:?}");
-    let port = ports.last().context("nobody was asked")?;
+    let port = ports.last().context("no port was shown")?;
     Ok(format!(
         "link up: {up:?}; its owner says: {}",
         port["vport_admin"]
@@ -157,7 +157,7 @@ fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
 /// Checks that the function has this MAC address, and that the e-switch lists it.
 fn listed(step: &Step, mac: &str) -> Result<String> {
     let ports = infos(step)?;
-    let port = ports.last().context("nobody was asked")?;
+    let port = ports.last().context("no port was shown")?;
     ensure!(port["mac"] == mac, "its MAC is {}", port["mac"]);
     let list = &port["unicast"];
     let list = list.as_array().context("no list")?;
@@ -246,7 +246,7 @@ mod tests {
         assert!(judged("info", &[&up]).is_ok());
         assert!(judged("disabled", &[&down]).is_ok());
         assert!(judged("disabled", &[&up]).is_err());
-        assert!(judged("auto", &[]).is_err(), "nobody was asked");
+        assert!(judged("auto", &[]).is_err(), "no port was shown");
         let unlisted = info(true, OUR_MAC, NEW_MAC);
         assert!(judged("info", &[&unlisted]).is_err());
         assert!(judged("info", &[&info(true, NEW_MAC, NEW_MAC)]).is_err());

@@ -27,7 +27,7 @@ pub fn judge(step: &Step) -> Result<String> {
             let moved = rise(step, "moved")?;
             ensure!(
                 moved == 0,
-                "the peer was taken for somebody else, {moved} times"
+                "a forged MAC was taken for the peer's, {moved} times"
             );
             forged(step)
         }
@@ -113,8 +113,8 @@ fn lines(step: &str) -> Option<&'static [&'static str]> {
 
 /// Checks that the stock side has no neighbour entry that was configured by hand.
 fn by_hand(step: &Step) -> Result<()> {
-    let told = step.lines_with("PERMANENT");
-    ensure!(told.is_empty(), "a neighbour by hand: {told:?}");
+    let permanent = step.lines_with("PERMANENT");
+    ensure!(permanent.is_empty(), "static neighbours: {permanent:?}");
     Ok(())
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_frames_have_to_be_heard_and_move_nobody_and_a_flood_leaves_the_table_small() {
+    fn forged_frames_arrive_and_move_no_neighbour_and_a_flood_leaves_the_table_small() {
         let judged = |name, after: &str| {
             let said = [
                 "before: conflicts:1,contradicted:0,moved:0,neighbours:1,received:10,answered:2,unanswered:0",

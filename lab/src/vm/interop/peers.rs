@@ -23,7 +23,7 @@ pub fn judge(step: &Step) -> Result<String> {
     for line in lines {
         ensure!(
             step.said.iter().any(|said| said == line),
-            "nobody says {line:?}"
+            "neither end prints {line:?}"
         );
     }
     Ok(lines.last().copied().unwrap_or_default().to_owned())
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_have_to_say_everything_and_to_succeed() {
+    fn an_end_that_failed_or_lacks_a_line_fails_the_step() {
         let all = [
             "ours: rejected",
             "stock: REJ: reason 28",

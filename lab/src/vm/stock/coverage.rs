@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_was_refused_and_what_nobody_asked_for() {
+    fn the_page_lists_refused_and_unused_requests() {
         let page = page(REPORT, "a kernel").unwrap();
         for row in [
             "| 0x0500 | CREATE_QP | answered | yes |",
