@@ -91,8 +91,8 @@ pub struct Bar {
     index: u8,
     memory: SharedMemory,
     listener: Option<Listener>,
-    /// The function's lock. The function counts the clones, and is not parked while there is one here. A snapshot of
-    /// the function is not resumed before the last clone is dropped.
+    /// The function's lock. The function counts the references: while one exists in a BAR, the function is not parked,
+    /// and no other process resumes it.
     _lock: Arc<Option<DrivingLock>>,
 }
 

@@ -123,7 +123,8 @@ impl VfioSnapshot {
     /// Returns the number of mappings in the container, if the kernel reports it.
     pub(crate) fn mappings_made(&self) -> Option<u64> {
         let (first, left) = (self.mappings_at_first?, self.mappings_left?);
-        // If more mappings are left than at first, the result is not the number of any mappings, and is refused.
+        // If more mappings are left than at first, the subtraction wraps to a number that is never the number of
+        // mappings, and the snapshot is refused.
         Some(u64::from(first).wrapping_sub(u64::from(left)))
     }
 }

@@ -105,7 +105,7 @@ impl Chunk {
             .then_some(offset)
     }
 
-    /// Returns an owner of a range that was in use in the previous process. `bytes` is rounded up to lines.
+    /// Makes an owner of a range that was in use in the previous process. `bytes` is rounded up to lines.
     fn claim(self: &Arc<Self>, at: Iova, bytes: usize) -> Result<Lease, ClaimError> {
         let iova = at.0;
         let outside = ClaimError::Outside { iova, bytes };

@@ -120,6 +120,15 @@ pub enum ParkError {
         /// Number of mappings that this process knows.
         known: usize,
     },
+    /// Another thread has changed the mappings during the call, with a function that it has opened in the I/O address
+    /// space and closed again.
+    #[error("{name}: the mapping at IOVA {iova:#x} was made, replaced or removed during the call")]
+    MappingChanged {
+        /// The function.
+        name: String,
+        /// I/O address.
+        iova: u64,
+    },
     /// The function's configuration space, the capabilities of its IOMMU or the number of its mappings could not be
     /// read.
     #[error("{name}: {error}")]

@@ -48,8 +48,8 @@ use crate::vfio::{Files, Kernel, Roots, System, Vfio};
 use crate::vfio_user::{Client, Sockets};
 
 impl Function {
-    /// Keeps mappings of DMA memory without their owners from now on: when an arena, a pool or a buffer is dropped, the
-    /// function keeps the memory and its mapping, until the memory is claimed or the mappings are
+    /// From now on, mappings of DMA memory stay when their owners drop: when an arena, a pool or a buffer is dropped,
+    /// the function keeps the memory and its mapping, until the memory is claimed or the mappings are
     /// [released](Self::release_mappings). Lent memory is unmapped as before. A function that was
     /// [resumed](Self::resume) begins in this state.
     pub fn hold_mappings(&self) {
@@ -81,8 +81,8 @@ impl Function {
     /// continues. To close a parked function, resume it and drop it.
     ///
     /// From the snapshots of its arenas on, the caller makes no requests of the function and reads no interrupts. Other
-    /// threads may still drop memory of it. Memory that has an owner in this process after the call stays mapped in this
-    /// process, but only the other process may use it. A pool allocates nothing any more.
+    /// threads may still drop memory of it. Memory that has an owner in this process after the call stays mapped in
+    /// this process, but only the other process may use it. A pool allocates nothing any more.
     ///
     /// # Errors
     /// Returns the function unchanged, and the reason. [`ParkError::InProcess`]: a model in this process implements
@@ -92,7 +92,8 @@ impl Function {
     /// [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
     /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped that
     /// another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
-    /// [`ParkError::Query`]: configuration space, the IOMMU's capabilities or the number of mappings cannot be read.
+    /// [`ParkError::MappingChanged`]: another thread has changed a mapping during the call. [`ParkError::Query`]:
+    /// configuration space, the IOMMU's capabilities or the number of mappings cannot be read.
     /// [`ParkError::Descriptor`]: a descriptor cannot be made, duplicated or examined.
     pub fn park(self) -> Result<(FunctionSnapshot, Vec<NamedFd>), (Self, ParkError)> {
         let mut inner = match Arc::try_unwrap(self.inner) {
@@ -105,10 +106,13 @@ impl Function {
                 return Err((Self { inner }, error));
             }
         };
-        // From here on, an owner of memory that drops in another thread does not change the mappings.
+        // From here on, no mapping ends because its owner drops in another thread.
         let were_held = inner.space.hold();
         let parked = inner.snapshot();
-        let parked = parked.and_then(|parked| inner.space.part(&inner.name).map(|()| parked));
+        let parked = parked.and_then(|(snapshot, fds)| {
+            inner.space.part(&inner.name, &snapshot.space)?;
+            Ok((snapshot, fds))
+        });
         match parked {
             Ok(parked) => {
                 inner.is_parked = true;
@@ -134,7 +138,7 @@ impl Function {
     /// [`release_mappings`](Self::release_mappings) unmaps the rest.
     ///
     /// A vfio-user server has 10 s to answer a question. If it answers later, this call is refused, and the next one
-    /// drops the late reply.
+    /// drops the late reply, unless a part of it was already received. Then every resumption is refused.
     ///
     /// # Errors
     /// Returns the descriptors, and the reason. The device keeps running as long as the descriptors are open.

@@ -45,8 +45,8 @@ impl State {
         stays
     }
 
-    /// Checks that the function is the only one of the space, and that the device has unmapped and returned all memory
-    /// that is no longer needed.
+    /// Checks that the function is the only one of the space, that no function has refused to unmap memory, and that no
+    /// memory is kept for the device.
     fn check_parkable(&self, function: &str) -> Result<(), ParkError> {
         let name = function.to_owned();
         if self.members.len() != 1 {
@@ -67,10 +67,45 @@ impl State {
             count => Err(ParkError::KeptMemory { name, count }),
         }
     }
+
+    /// Checks that the mappings are exactly those of a snapshot.
+    fn check_described(&self, function: &str, snapshot: &SpaceSnapshot) -> Result<(), ParkError> {
+        let now = self.mapped.iter().map(|(&iova, entry)| {
+            // CAST: usize has at most 64 bits on every target Rust has.
+            let (bytes, offset) = (entry.bytes as u64, entry.offset as u64);
+            (iova, bytes, entry.memory.address() as u64, offset)
+        });
+        let described = snapshot.mappings.iter().map(|mapping| {
+            // PANIC: `snapshot` was made by this space.
+            let memory = &snapshot.memories[mapping.memory as usize];
+            (mapping.iova, mapping.bytes, memory.address, mapping.offset)
+        });
+        match first_difference(now, described) {
+            None => Ok(()),
+            Some((iova, ..)) => Err(ParkError::MappingChanged {
+                name: function.to_owned(),
+                iova,
+            }),
+        }
+    }
+}
+
+/// Returns the smallest item that is in only one of two ascending sequences.
+fn first_difference<T: Ord>(
+    mut one: impl Iterator<Item = T>,
+    mut other: impl Iterator<Item = T>,
+) -> Option<T> {
+    loop {
+        match (one.next(), other.next()) {
+            (Some(one), Some(other)) if one == other => {}
+            (Some(one), Some(other)) => return Some(one.min(other)),
+            (one, other) => return one.or(other),
+        }
+    }
 }
 
 impl Space {
-    /// Keeps mappings without their owners from now on. Returns whether the space did so before.
+    /// From now on, a mapping stays when its owner drops. Returns whether the space was held before.
     pub(crate) fn hold(&self) -> bool {
         std::mem::replace(&mut self.state().held, true)
     }
@@ -106,7 +141,8 @@ impl Space {
 
     /// Counts a piece of memory that the device may still write although it is no longer needed. In the next process
     /// the memory would count as unclaimed and be freed, so the function cannot be parked any more. If `only_held`, the
-    /// memory counts only in a held space: before that, its arena has no snapshot yet, and refuses one.
+    /// memory counts only while the space is held. Memory that an arena kept before that needs no count: the arena
+    /// refuses a snapshot.
     pub(crate) fn count_kept(&self, only_held: bool) {
         let mut state = self.state();
         if state.held || !only_held {
@@ -114,7 +150,7 @@ impl Space {
         }
     }
 
-    /// Returns the owner of an unclaimed mapping of exactly these bytes. It is unmapped when the owner drops.
+    /// Makes an owner of an unclaimed mapping of exactly these bytes. The mapping ends when the owner drops.
     pub(crate) fn claim(self: &Arc<Self>, iova: Iova, bytes: usize) -> Result<Mapped, ClaimError> {
         let memory = self.claim_entry(iova, bytes, true)?;
         Ok(Mapped {
@@ -164,14 +200,17 @@ impl Space {
         Ok(entry.memory.clone())
     }
 
-    /// Describes the space for another process, with a duplicate of each descriptor. The space is held, so the mappings
-    /// do not change afterwards. [`part`](Self::part) checks the rest.
+    /// Describes the space for another process, with a duplicate of each descriptor. The space is held, so no mapping
+    /// ends when its owner drops. [`part`](Self::part) checks that none was added.
     pub(crate) fn snapshot(
         &self,
         backend: &Backend,
         parting: &mut Parting<'_>,
     ) -> Result<SpaceSnapshot, ParkError> {
         let state = self.state();
+        // `part` checks this again. The checks below would hide the reason: memory that a function has refused to unmap
+        // may be lent memory.
+        state.check_parkable(parting.function())?;
         let name = || parting.function().to_owned();
         for (&iova, entry) in &state.mapped {
             let (name, bytes) = (name(), entry.bytes);
@@ -205,14 +244,16 @@ impl Space {
 
     /// Ends this process's use of the function, its mappings and their addresses, which belong to another process from
     /// now on. No request is made of the function. The conditions are checked under the same lock, because another
-    /// thread may keep memory, or open a function in the space, at any time.
+    /// thread may keep memory, or open a function in the space, at any time. The function that was opened may change
+    /// the mappings and be closed again, so they are compared with those of `snapshot`.
     ///
     /// # Errors
-    /// [`ParkError::Shared`], [`ParkError::Stopped`], [`ParkError::Kept`], [`ParkError::KeptMemory`]. The space is
-    /// unchanged then.
-    pub(crate) fn part(&self, function: &str) -> Result<(), ParkError> {
+    /// [`ParkError::Shared`], [`ParkError::Stopped`], [`ParkError::Kept`], [`ParkError::KeptMemory`],
+    /// [`ParkError::MappingChanged`]. The space is unchanged then.
+    pub(crate) fn part(&self, function: &str, snapshot: &SpaceSnapshot) -> Result<(), ParkError> {
         let mut state = self.state();
         state.check_parkable(function)?;
+        state.check_described(function, snapshot)?;
         state.parked = true;
         let members = std::mem::take(&mut state.members);
         let mapped = std::mem::take(&mut state.mapped);
@@ -449,7 +490,7 @@ fn check(snapshot: &SpaceSnapshot) -> Result<IovaAllocator, String> {
     if used != memories.len() {
         return Err(format!("{used} memories of {} are mapped", memories.len()));
     }
-    // If a mapping was left out or added, some addresses have no owner or two.
+    // If a mapping was left out or added, some addresses have no owner or two owners.
     let owned = addresses.with_allocated(allocated(mappings));
     if owned != *allowed {
         return Err(format!(

@@ -326,8 +326,12 @@ fn acting_kernel() -> Fake {
     }
 }
 
-/// Another thread may keep memory for the device, or open a function in the I/O address space, after the mappings were
-/// described. `park` reads the IOMMU's capabilities once before the description and once after it.
+/// A change of the mappings of a space by another function of it, which may map the memory.
+type Change = fn(&Function, &SharedMemory);
+
+/// Another thread may keep memory for the device, open a function in the I/O address space, or change the mappings,
+/// after the mappings were described. `park` reads the IOMMU's capabilities once before the description and once after
+/// it.
 #[test]
 fn a_function_whose_space_changes_during_park_is_given_back() {
     let (_, function) = open(acting_kernel()).unwrap();
@@ -361,6 +365,41 @@ fn a_function_whose_space_changes_during_park_is_given_back() {
     log(&fake);
     drop(function);
     assert!(has(&log(&fake), &["pwrite"]), "the function is closed here");
+
+    // A function that has joined and left the space has changed the mappings.
+    let page = || SharedMemory::anonymous(0x1000).unwrap();
+    let changes: [(u64, Change); 3] = [
+        (0x3000, |joined, page| {
+            joined.dma_map(Iova(0x3000), page, 0, 0x1000).unwrap();
+        }),
+        (0x1000, |joined, _| {
+            joined.dma_unmap(Iova(0x1000), 0x1000).unwrap();
+        }),
+        (0x1000, |joined, page| {
+            joined.dma_unmap(Iova(0x1000), 0x1000).unwrap();
+            joined.dma_map(Iova(0x1000), page, 0, 0x1000).unwrap();
+        }),
+    ];
+    for (changed, change) in changes {
+        let (fake, function) = open(acting_kernel()).unwrap();
+        function.dma_map(Iova(0x1000), &page(), 0, 0x1000).unwrap();
+        let (_dir, roots) = sysfs(&[(ELSEWHERE, Some("vfio-pci"))], true);
+        let (space, page) = (function.dma_space(), page());
+        act_at_answer(2, move || {
+            let address = ELSEWHERE.parse().unwrap();
+            let joined = Function::joining(address, &roots, &space).unwrap();
+            change(&joined, &page);
+        });
+        let (function, error) = function.park().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "0000:3b:00.2: the mapping at IOVA {changed:#x} was made, replaced or removed during the call"
+            )
+        );
+        let (snapshot, fds) = park(function);
+        resume(&fake, &snapshot, fds).unwrap();
+    }
 }
 
 /// A snapshot without the number would say that the kernel does not report it.
