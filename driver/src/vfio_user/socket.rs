@@ -29,7 +29,8 @@ use crate::clock::{Instant, monotonic_now};
 /// Time that the other side has to read a message, or to complete one that has begun.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Length of the longest message that is dropped unread: longer than the replies to messages of a fixed length.
+/// Length of the longest message that [`Socket::discard_next`] drops. Replies to the messages of a resumption have at
+/// most 36 bytes.
 const LONGEST_DISCARDED: usize = 256;
 
 /// A received message.
@@ -123,7 +124,11 @@ impl Socket {
         }
     }
 
-    /// Drops the next message if all of it has arrived and `is_expected`. Returns false if the message stays unread.
+    /// Receives and drops the next message, if all of it has arrived and `is_expected` returns true for its header.
+    /// Does not wait. Returns false if no message was dropped.
+    ///
+    /// If the message has descriptors for which this process has no room (RLIMIT_NOFILE), its header is dropped, its
+    /// payload stays unread, and the result is an error.
     pub(crate) fn discard_next(
         &self,
         is_expected: impl FnOnce(&Header) -> bool,
@@ -136,8 +141,8 @@ impl Socket {
         let Some((header, _)) = split::<Header>(&start[..bytes]) else {
             return Ok(false);
         };
-        let is_complete = usize::try_from(header.size.get()).is_ok_and(|size| size <= bytes);
-        if !is_complete || !is_expected(&header) {
+        let size = usize::try_from(header.size.get()).unwrap_or(usize::MAX);
+        if !(HEADER_BYTES..=bytes).contains(&size) || !is_expected(&header) {
             return Ok(false);
         }
         Ok(self.receive(|| false)?.is_some())

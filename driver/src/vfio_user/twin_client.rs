@@ -144,13 +144,12 @@ impl TwinClient {
         self.shared.state().parted = false;
     }
 
-    /// Stops answering, between two messages, and does not shut the socket down. No memory is accessed by message at
-    /// this time.
+    /// Stops answering, between two messages. The socket is not shut down. No memory without a descriptor is mapped at
+    /// this time, so the server has nothing to request.
     pub(super) fn part(&self) {
         let mut state = self.shared.state();
-        state.over = true;
+        state.end();
         state.parted = true;
-        state.regions.clear();
         drop(state);
         self.shared.stop.signal();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +168,7 @@ impl TwinClient {
 
     /// Removes all regions and stops answering.
     pub(super) fn end(&self) {
-        self.shared.end(None);
+        self.shared.end();
     }
 
     /// Returns the fault of the server that ended the connection, if there was one.
@@ -204,18 +203,30 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, failure: Option<String>) {
+    /// Removes all regions, and shuts the socket down unless another process has it.
+    fn end(&self) {
         let mut state = self.state();
-        if !state.over {
-            state.over = true;
-            state.failure = failure;
-            state.regions.clear();
-        }
-        let parted = state.parted;
-        drop(state);
-        if !parted {
+        state.end();
+        if !state.parted {
             self.socket.shut_down();
         }
+    }
+
+    /// Ends both connections because of a fault of the server, unless this one is over already. The lock is held until
+    /// both sockets are shut down, because [`TwinClient::part`] hands both over, and does so before or after that.
+    fn fail(&self, failure: String) {
+        let mut state = self.state();
+        if state.over {
+            return;
+        }
+        state.end();
+        state.failure = Some(failure.clone());
+        self.socket.shut_down();
+        if let Some(main) = self.main.upgrade() {
+            main.shut_down();
+        }
+        drop(state);
+        tracing::error!("{}: {failure}", self.name);
     }
 
     /// Answers requests until the connection is over.
@@ -224,14 +235,7 @@ impl Shared {
             Ok(()) => "the server hung up".to_owned(),
             Err(error) => error.to_string(),
         };
-        if self.state().over {
-            return;
-        }
-        tracing::error!("{}: twin socket: {failure}", self.name);
-        self.end(Some(format!("twin socket: {failure}")));
-        if let Some(main) = self.main.upgrade() {
-            main.shut_down();
-        }
+        self.fail(format!("twin socket: {failure}"));
     }
 
     /// Waits until the server has sent something or hung up. Returns false if the thread is to end.
@@ -316,6 +320,12 @@ impl Shared {
 }
 
 impl State {
+    /// Removes all regions, and lets no region be inserted.
+    fn end(&mut self) {
+        self.over = true;
+        self.regions.clear();
+    }
+
     /// Returns the memory at an I/O address and the offset in it; `None` unless one region contains the whole access.
     fn find(&self, address: u64, count: usize) -> Option<(&SharedMemory, usize)> {
         let (&start, region) = self.regions.range(..=address).next_back()?;

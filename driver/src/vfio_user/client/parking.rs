@@ -39,7 +39,11 @@ impl Sockets {
 /// registers of configuration space.
 pub(in crate::vfio_user) const RESUME_MESSAGES: u16 = 6;
 
-/// Drops replies to an earlier resumption that has given up waiting. It began with the same ID `next_id`, because it
+/// Largest number of late replies that one resumption drops. Each earlier resumption that gave up waiting left one. The
+/// limit ends the loop if a server sends replies without end.
+const MAX_LATE_REPLIES: usize = 1024;
+
+/// Drops replies to earlier resumptions that have given up waiting. They began with the same ID `next_id`, because they
 /// had the same snapshot. A reply that arrives during this resumption makes it fail, and a later resumption drops the
 /// rest.
 fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
@@ -47,8 +51,7 @@ fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
         let is_reply = header.flags.get() & TYPE_MASK == TYPE_REPLY;
         is_reply && header.id.get().wrapping_sub(next_id) < RESUME_MESSAGES
     };
-    // Each message has one reply. A server that sends more replies is refused.
-    for _ in 0..RESUME_MESSAGES {
+    for _ in 0..MAX_LATE_REPLIES {
         if !socket.discard_next(is_late)? {
             break;
         }

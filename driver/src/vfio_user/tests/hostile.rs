@@ -167,8 +167,50 @@ fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
     assert_eq!(reader.read(&mut [0]).unwrap(), 0, "they are closed");
 }
 
-/// Answers the messages of one client as a server with a PCI function does. To DMA_UNMAP it replies with `unmapped`
-/// bytes of payload, all zero: success, and that 0 bytes were unmapped.
+#[test]
+fn only_an_expected_message_that_has_arrived_is_dropped_unread() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut same = ours.try_clone().unwrap();
+    let socket = Socket::with_patience(ours, PATIENCE).unwrap();
+    // Sends `bytes` bytes, which begin with a header that says that the message has `size`.
+    let send = |size: u32, bytes: usize| {
+        let mut header = socket::header(1, Command::REGION_READ.0, 0, wire::TYPE_REPLY, 0);
+        header.size = size.into();
+        let mut message = header.as_bytes().to_vec();
+        message.resize(bytes, 7);
+        (&theirs).write_all(&message).unwrap();
+        message
+    };
+    let mut is_unread = |message: &[u8]| {
+        let mut unread = vec![0; message.len()];
+        same.read_exact(&mut unread).unwrap();
+        unread == message
+    };
+    for (size, bytes) in [
+        (0, 16),
+        (15, 16),
+        (16, 15),
+        (40, 16),
+        (40, 39),
+        (257, 257),
+        (u32::MAX, 300),
+    ] {
+        let message = send(size, bytes);
+        let is_dropped = socket.discard_next(|_| true);
+        assert!(matches!(is_dropped, Ok(false)), "{size}: {is_dropped:?}");
+        assert!(is_unread(&message), "{size}");
+    }
+    for (size, bytes) in [(16, 16), (40, 40), (256, 256)] {
+        let _message = send(size, bytes);
+        assert!(!socket.discard_next(|_| false).unwrap());
+        assert!(socket.discard_next(|_| true).unwrap());
+        assert!(!socket.discard_next(|_| true).unwrap());
+        socket.check_quiet().unwrap();
+    }
+}
+
+/// Answers the messages of one client as a server with a PCI function does. Its reply to DMA_UNMAP reports success and
+/// has `unmapped` zero bytes: a structure with the length 0, or nothing.
 fn serve_without_unmapping(listener: &UnixListener, unmapped: usize) {
     let (stream, _) = listener.accept().unwrap();
     let socket = Socket::new(stream).unwrap();

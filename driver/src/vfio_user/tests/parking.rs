@@ -3,7 +3,7 @@
 // UNSAFETY: tests lend memory, and fork.
 #![expect(unsafe_code, reason = "lending and fork")]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -16,10 +16,11 @@ use nix::sys::stat::fstat;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use tempfile::TempDir;
+use zerocopy::IntoBytes;
 
 use super::super::Server;
 use super::super::client::RESUME_MESSAGES;
-use super::super::message::{self as wire, Command, Header};
+use super::super::message::{self as wire, Command, HEADER_BYTES, Header};
 use super::super::socket::{self, Socket};
 use super::{Rig, Sample, arrives, words};
 use crate::double::Double;
@@ -90,7 +91,7 @@ fn a_resumed_function_keeps_its_state_and_the_server_sees_no_end() {
     assert_eq!(rig.double.mappings(), mappings);
 
     let (memory, at) = rig.double.reach(places[0].0.0 + 50);
-    memory.write_bytes(at, b"in parked");
+    memory.write_bytes(at, b"by device");
     rig.double.signal(0);
 
     let function = resume(&snapshot, descriptors);
@@ -102,7 +103,7 @@ fn a_resumed_function_keeps_its_state_and_the_server_sees_no_end() {
         buffer
     });
     assert_eq!(small.read_obj::<[u8; 5]>(0), *b"small");
-    assert_eq!(small.read_obj::<[u8; 9]>(50), *b"in parked");
+    assert_eq!(small.read_obj::<[u8; 9]>(50), *b"by device");
     assert_eq!(large.read_obj::<[u8; 5]>(3 * CHUNK - 5), *b"large");
     let own = function.claim_mapping(OWN, 2 * PAGE).unwrap();
     assert_eq!((own.address(), own.len()), (own_at, 3 * PAGE));
@@ -303,6 +304,20 @@ fn a_function_that_has_refused_to_unmap_memory_is_not_parked() {
     let arena = DmaArena::with_chunk_bytes(&function, PAGE).unwrap();
     drop(arena.alloc(64, 64).unwrap());
     drop(arena);
+    let (_function, error) = not_parked(function);
+    assert!(matches!(error, ParkError::Stopped { .. }), "{error:?}");
+}
+
+/// The memory stays mapped, and is lent memory, but its lease has ended.
+#[test]
+fn a_function_that_has_refused_to_unmap_lent_memory_is_stopped_and_not_parked() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let own: &mut [u8] = vec![0; 3 * PAGE].leak();
+    // SAFETY: the memory is never freed, and is not accessed.
+    let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), PAGE) }.unwrap();
+    rig.double.set_refuses_unmap(true);
+    drop(lent);
     let (_function, error) = not_parked(function);
     assert!(matches!(error, ParkError::Stopped { .. }), "{error:?}");
 }
@@ -750,7 +765,7 @@ fn a_connection_that_ended_or_has_an_unread_message_is_refused() {
 }
 
 /// A request of a resumption that has given up waiting may be answered later. The next resumption has the same message
-/// IDs, because it has the same snapshot.
+/// IDs, because it has the same snapshot. Each resumption leaves one reply, so there may be many.
 #[test]
 fn late_replies_to_an_earlier_resumption_do_not_prevent_a_later_one() {
     let cut = Cut::new();
@@ -759,13 +774,10 @@ fn late_replies_to_an_earlier_resumption_do_not_prevent_a_later_one() {
     let BackendSnapshot::VfioUser(client) = &snapshot.backend else {
         panic!("{snapshot:?}");
     };
-    let send = |id: u16, flags, payload: &[u8]| {
-        let header = (id, Command::DEVICE_GET_INFO.0, flags, 0);
-        socket::send(&end, header, &[payload], &[]).unwrap();
-    };
-    for later in 0..RESUME_MESSAGES {
+    for later in (0..RESUME_MESSAGES).cycle().take(50) {
         let id = client.next_id.wrapping_add(later);
-        send(id, wire::TYPE_REPLY, &words([16, 2, 9, 5]));
+        let header = (id, Command::DEVICE_GET_INFO.0, wire::TYPE_REPLY, 0);
+        socket::send(&end, header, &[&words([16, 2, 9, 5])], &[]).unwrap();
     }
     let function = resume(&snapshot, fds);
     assert_eq!(function.config_read_u16(4).unwrap(), 0);
@@ -776,20 +788,29 @@ fn late_replies_to_an_earlier_resumption_do_not_prevent_a_later_one() {
     };
     // The read above was one message, and `park` reads four registers.
     assert_eq!(client.next_id.wrapping_sub(before), RESUME_MESSAGES + 5);
-    // A reply to a message from before the function was parked, and a command.
+    // Replies to messages before and after those of a resumption, a command, a reply whose payload is missing, and one
+    // that is shorter than a header. Each has a header only, with this length in it.
+    let (next, reply) = (client.next_id, wire::TYPE_REPLY);
     let mut error;
-    for (id, flags) in [
-        (client.next_id.wrapping_sub(1), wire::TYPE_REPLY),
-        (client.next_id, wire::TYPE_COMMAND),
+    for (id, flags, bytes) in [
+        (next.wrapping_sub(1), reply, 16),
+        (next.wrapping_add(RESUME_MESSAGES), reply, 16),
+        (next, wire::TYPE_COMMAND, 16),
+        (next, reply, 40),
+        (next, reply, 0),
     ] {
-        send(id, flags, &[]);
+        let mut header = socket::header(id, Command::DEVICE_GET_INFO.0, 0, flags, 0);
+        header.size = bytes.into();
+        end.send(&[header.as_bytes()], &[]).unwrap();
         (fds, error) = refused(&again, fds);
-        assert!(error.to_string().contains("not asked for"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("not asked for"), "{header:?}: {text}");
         // The message is still there.
         let main = fds.iter().find(|fd| fd.name == "socket").unwrap();
-        let main = UnixStream::from(main.fd.try_clone().unwrap());
-        let main = Socket::new(main).unwrap();
-        assert!(main.receive(|| false).unwrap().is_some());
+        let mut main = UnixStream::from(main.fd.try_clone().unwrap());
+        let mut unread = [0; HEADER_BYTES];
+        main.read_exact(&mut unread).unwrap();
+        assert_eq!(unread, header.as_bytes());
     }
     drop(resume(&again, fds));
     drop(end);

@@ -398,6 +398,23 @@ fn a_client_that_lost_its_server_answers_it_no_more() {
     assert!(matches!(ends.far.receive(|| true), Ok(None)));
 }
 
+/// If the thread finds the fault first, both sockets are shut down. If the sockets are handed over first, they stay
+/// open for the next process.
+#[test]
+fn a_fault_on_the_twin_socket_shuts_no_socket_down_that_was_handed_over() {
+    for round in 0..500 {
+        let ends = Ends::new();
+        ends.server.socket.shut_down();
+        for _ in 0..round * 20 {
+            std::hint::spin_loop();
+        }
+        ends.client.part();
+        let is_failed = ends.client.failure().is_some();
+        let is_open = ends.main.check_quiet().is_ok();
+        assert_eq!(is_open, !is_failed, "round {round}");
+    }
+}
+
 /// Connects a client with a twin socket, exchanges VERSION, and maps a page at 0x1000 that is accessed by messages.
 fn with_twin(path: &std::path::Path) -> (Raw, Socket) {
     let mut raw = Raw::connect(path);
