@@ -32,7 +32,8 @@ use crate::page::DMA_PAGE;
 use crate::pci::capability;
 use crate::space::{DmaSpace, Space};
 use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
-use crate::vfio_user::{self, Client, VfioUserError};
+use crate::vfio_user::name::function_name;
+use crate::vfio_user::{Client, VfioUserError};
 
 struct Inner {
     name: String,
@@ -204,7 +205,7 @@ impl Function {
 
     fn served(path: &Path, space: Option<&DmaSpace>) -> Result<Self, FunctionError> {
         let client = Client::connect(path).map_err(|source| FunctionError::VfioUser {
-            name: vfio_user::function_name(path),
+            name: function_name(path),
             source: Box::new(source),
         })?;
         let notices = client.notices();

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::iova::Iova;
-use crate::vfio_user;
+use crate::vfio_user::name::function_name;
 
 /// A descriptor and its name in the snapshot. A name has at most 32 characters, all of them ASCII letters, digits or
 /// `-`, so it can be a name in systemd's descriptor store (sd_notify(3), `FDNAME`).
@@ -70,7 +70,7 @@ impl FunctionSnapshot {
     #[must_use]
     pub fn name(&self) -> String {
         match &self.backend {
-            BackendSnapshot::VfioUser(client) => vfio_user::function_name(&client.path),
+            BackendSnapshot::VfioUser(client) => function_name(&client.path),
             BackendSnapshot::Vfio(vfio) => vfio.address.clone(),
         }
     }

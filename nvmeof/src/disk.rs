@@ -178,8 +178,8 @@ impl Disk {
     }
 
     /// Checks whether a disk could be opened, and locked if `locks`, after a reload has released some of the locks in
-    /// `own`. The lock is not tried where a released lock is in the way. Nor is it tried on a descriptor that was handed
-    /// in, because the lock belongs to the open file, which another program may use.
+    /// `own`. The lock is not tried where a released lock is in the way. Nor is it tried on a descriptor that was
+    /// handed in, because the lock belongs to the open file, which another program may use.
     ///
     /// # Errors
     /// [`DiskError`].

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::VfioUserError;
-use super::function_name;
 use super::message::{
     self as wire, ANNOUNCED_MAPPINGS, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess,
     RegionInfo, SetIrqs, Twin, Version, length_of,
 };
+use super::name::function_name;
 use super::socket::{self, Message, Socket};
 use super::twin_client::TwinClient;
 use crate::connecting::connect_within;

@@ -40,12 +40,11 @@
 //!
 //! Not implemented: DMA by message over the main socket, mapped BARs, migration, dirty pages.
 
-use std::path::Path;
-
 mod client;
 mod client_memory;
 mod error;
 mod message;
+pub(crate) mod name;
 mod server;
 mod socket;
 #[cfg(test)]
@@ -56,8 +55,3 @@ mod twin_server;
 pub(crate) use client::{Client, Sockets};
 pub use error::VfioUserError;
 pub use server::Server;
-
-/// Returns the name of the function that a server at a socket implements.
-pub(crate) fn function_name(path: &Path) -> String {
-    format!("vfio-user:{}", path.display())
-}

@@ -1,5 +1,5 @@
-//! One side of a measured connection: a simulated function that can ignore register writes, an instance, an endpoint and
-//! registered memory. The test of the hot path and its benchmark use it.
+//! One side of a measured connection: a simulated function that can ignore register writes, an instance, an endpoint
+//! and registered memory. The test of the hot path and its benchmark use it.
 
 use std::sync::Arc;
 

@@ -10,10 +10,11 @@ use crate::descriptors::{Given, Parting};
 use crate::error::{FunctionError, ParkError, ResumeError};
 use crate::interrupt::Notices;
 use crate::snapshot::VfioUserSnapshot;
+use crate::vfio_user::VfioUserError;
 use crate::vfio_user::message::{Header, MAX_FDS, TYPE_MASK, TYPE_REPLY};
+use crate::vfio_user::name::function_name;
 use crate::vfio_user::socket::Socket;
 use crate::vfio_user::twin_client::TwinClient;
-use crate::vfio_user::{VfioUserError, function_name};
 
 /// Sockets of a connection that is taken over.
 pub(crate) struct Sockets {
