@@ -129,8 +129,12 @@ pub fn carried_out(mut pair: Pair, seed: u64) -> Vec<u8> {
     let mut flows = [A, B].map(|side| {
         let [source, sink, written, offered] = [0; 4].map(|_| pair.buffer(side, WINDOW * SLOT));
         let inbox = pair.buffer(side, RECEIVES * SLOT);
-        let (pz, rights) = (pair.sides[side].pz, MemPrivFlags::all());
-        let counter = pair.buffer_in(side, 8, pz, rights | MemPrivFlags::REMOTE_ATOMIC);
+        let pz = pair.sides[side].pz;
+        let mut rights = MemPrivFlags::all();
+        if pair.sides[side].ia.has_atomics() {
+            rights |= MemPrivFlags::REMOTE_ATOMIC;
+        }
+        let counter = pair.buffer_in(side, 8, pz, rights);
         counter.write(0, &[0; 8]);
         for (buffer, salt) in [(&source, 1), (&offered, 2)] {
             buffer.write(
@@ -198,7 +202,10 @@ fn post_receive(pair: &mut Pair, side: usize, flow: &Flow, number: u64) {
 
 fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCha8Rng) {
     while flows[side].issued < WORK && flows[side].in_flight.len() < WINDOW {
-        let kind = Kind::ALL[random.random_range(0..Kind::ALL.len())];
+        let mut kind = Kind::ALL[random.random_range(0..Kind::ALL.len())];
+        if kind == Kind::Count && !pair.sides[side].ia.has_atomics() {
+            kind = Kind::Read;
+        }
         let bytes = match random.random_range(0..8) {
             _ if kind == Kind::Count => 8,
             0 => 0,
