@@ -101,12 +101,12 @@ impl Connection {
             return;
         }
         let mut params = notice.clone();
-        let mut tells_lost = false;
+        let mut reports_lost = false;
         if self.lost != 0
             && let Value::Object(fields) = &mut params
         {
             fields.insert("lost".to_owned(), self.lost.into());
-            tells_lost = true;
+            reports_lost = true;
         }
         let notification = Notification {
             jsonrpc: rpc::VERSION.to_owned(),
@@ -115,7 +115,7 @@ impl Connection {
         };
         match self.queue(&notification) {
             Err(Over) => self.lost += 1,
-            Ok(()) if tells_lost => self.lost = 0,
+            Ok(()) if reports_lost => self.lost = 0,
             Ok(()) => {}
         }
     }

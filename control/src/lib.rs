@@ -20,4 +20,4 @@ mod server;
 mod tests;
 
 pub use client::{Client, ClientError, Side};
-pub use server::{Access, ServeError, Service, Subject, Tell, serve, serve_handed_in};
+pub use server::{Access, Notifier, ServeError, Service, Subject, serve, serve_handed_in};

@@ -187,7 +187,7 @@ pub fn serve<E>(listener: &TcpListener, text: impl FnMut() -> Result<String, E>)
     let began = Instant::now();
     let mut scrapers = Scrapers::new(listener, text, || began.elapsed());
     loop {
-        scrapers.turn()?;
+        scrapers.run_once()?;
     }
 }
 
@@ -232,7 +232,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
 
     /// Waits until a client is ready, a connection is waiting, or a deadline has passed. Then serves the ready clients,
     /// removes the late clients, and accepts at most one connection.
-    pub(crate) fn turn(&mut self) -> Result<(), E> {
+    pub(crate) fn run_once(&mut self) -> Result<(), E> {
         let (has_waiting, ready) = self.sleep();
         let now = (self.now)();
         for (at, is_ready) in ready.into_iter().enumerate().rev() {

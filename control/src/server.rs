@@ -76,17 +76,17 @@ pub enum ServeError {
 
 /// A handle that wakes the server to send notices. Any thread can use it without blocking.
 #[derive(Clone, Debug)]
-pub struct Tell(Arc<UnixStream>);
+pub struct Notifier(Arc<UnixStream>);
 
-impl Tell {
+impl Notifier {
     /// Reports to the server that there are notices.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         // If the socket is full, a wake-up is pending already.
         let _ = (&*self.0).write(&[1]);
     }
 }
 
-/// A served control socket. Serving ends when this object or the last [`Tell`] is dropped.
+/// A served control socket. Serving ends when this object or the last [`Notifier`] is dropped.
 #[derive(Debug)]
 pub struct Service {
     path: PathBuf,
@@ -101,8 +101,8 @@ impl Service {
         &self.path
     }
 
-    /// Consumes the service without ending it. Serving then ends only when the last [`Tell`] is dropped.
-    pub fn leave(mut self) {
+    /// Consumes the service without ending it. Serving then ends only when the last [`Notifier`] is dropped.
+    pub fn detach(mut self) {
         self.thread = None;
     }
 }
@@ -118,15 +118,15 @@ impl Drop for Service {
     }
 }
 
-/// Serves a socket in a new thread. `subject` receives the [`Tell`] with which it reports notices. When the last
-/// [`Tell`] is dropped, the subject has ended, and serving ends.
+/// Serves a socket in a new thread. `subject` receives the [`Notifier`] with which it reports notices. When the last
+/// [`Notifier`] is dropped, the subject has ended, and serving ends.
 ///
 /// # Errors
 /// [`ServeError`]; the socket is not served.
 pub fn serve<S: Subject + 'static>(
     path: &Path,
     access: Access,
-    subject: impl FnOnce(Tell) -> S,
+    subject: impl FnOnce(Notifier) -> S,
 ) -> Result<Service, ServeError> {
     let failed = |what| {
         move |error: io::Error| ServeError::System {
@@ -151,7 +151,7 @@ pub fn serve_handed_in<S: Subject + 'static>(
     listener: UnixListener,
     name: &str,
     access: Access,
-    subject: impl FnOnce(Tell) -> S,
+    subject: impl FnOnce(Notifier) -> S,
 ) -> Result<Service, ServeError> {
     serve_on(listener, Path::new(name), None, access, subject)
 }
@@ -161,7 +161,7 @@ fn serve_on<S: Subject + 'static>(
     path: &Path,
     taken: Option<TakenPath>,
     access: Access,
-    subject: impl FnOnce(Tell) -> S,
+    subject: impl FnOnce(Notifier) -> S,
 ) -> Result<Service, ServeError> {
     let failed = |what| {
         move |error: io::Error| ServeError::System {
@@ -173,14 +173,14 @@ fn serve_on<S: Subject + 'static>(
     listener
         .set_nonblocking(true)
         .map_err(failed("listening"))?;
-    let (woken, tell) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    let (woken, notify) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
     let (ended, over) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
-    for end in [&woken, &tell, &ended, &over] {
+    for end in [&woken, &notify, &ended, &over] {
         end.set_nonblocking(true)
             .map_err(failed("a pair of sockets"))?;
     }
     let server = Server {
-        subject: subject(Tell(Arc::new(tell))),
+        subject: subject(Notifier(Arc::new(notify))),
         access,
         listener,
         woken,
@@ -211,11 +211,11 @@ struct Server<S> {
     subject: S,
     access: Access,
     listener: UnixListener,
-    /// Socket that receives one byte for each report of notices. A read returns 0 bytes after the last `Tell` was
+    /// Socket that receives one byte for each report of notices. A read returns 0 bytes after the last `Notifier` was
     /// dropped.
     woken: UnixStream,
-    /// Socket on which a received byte ends serving. After `Service::leave` a read returns 0 bytes, and this field
-    /// becomes `None`. Then serving ends only when the last `Tell` is dropped.
+    /// Socket on which a received byte ends serving. After `Service::detach` a read returns 0 bytes, and this field
+    /// becomes `None`. Then serving ends only when the last `Notifier` is dropped.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
     /// Number of requests of all clients plus number of admitted clients. It serves as the clock for eviction.
@@ -299,7 +299,7 @@ impl<S: Subject> Server<S> {
     fn sleep(&mut self) -> nix::Result<Ready> {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| now < *until);
-        // `woken` takes the place of a socket that is not polled: `ended` after `leave`, the listener in a pause.
+        // `woken` takes the place of a socket that is not polled: `ended` after `detach`, the listener in a pause.
         let ended = self.ended.as_ref().unwrap_or(&self.woken);
         let listener = match self.paused_until {
             None => self.listener.as_fd(),
@@ -350,7 +350,7 @@ impl<S: Subject> Server<S> {
         Ok(ready)
     }
 
-    /// Sends notices to the subscribed clients. Returns false if the last `Tell` was dropped.
+    /// Sends notices to the subscribed clients. Returns false if the last `Notifier` was dropped.
     fn send_notices(&mut self) -> bool {
         let mut bytes = [0; 256];
         let lives = match self.woken.read(&mut bytes) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{Counters, SCHEMA, SimCounters, SimTime, Version};
-use control::{Access, Client, Service, Side, Subject, Tell};
+use control::{Access, Client, Notifier, Service, Side, Subject};
 use hw_sim::{LinkFaults, LinkId, Sim, SimFunction};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -40,14 +40,14 @@ pub(crate) struct World {
 /// A served simulation, with the handle that keeps its control socket open. It never sends notices.
 struct Steered {
     world: World,
-    _tell: Tell,
+    _notifier: Notifier,
 }
 
 /// Serves the socket until the result is dropped.
 pub(crate) fn serve(path: &Path, world: World) -> Result<Service, Box<dyn Error>> {
-    let served = control::serve(path, Access::default(), |tell| Steered {
+    let served = control::serve(path, Access::default(), |notifier| Steered {
         world,
-        _tell: tell,
+        _notifier: notifier,
     });
     Ok(served?)
 }

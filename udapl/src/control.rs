@@ -21,7 +21,7 @@ use control::schema::{
     Region, Resource, SCHEMA, Srq, Stat, Version,
 };
 pub use control::{Access, ServeError, Service};
-use control::{Subject, Tell};
+use control::{Notifier, Subject};
 use dat_core::provider::Qpn;
 use dat_core::{
     EvdFlags, EvdView, Happened, InstanceView, LatencyView, MemPrivFlags, Notice, Wanted,
@@ -56,7 +56,7 @@ const METHODS: [&str; 8] = [
     "unmeasure",
 ];
 
-/// Serves the control socket of an adapter until the [`Service`] is dropped. If the caller calls `Service::leave`
+/// Serves the control socket of an adapter until the [`Service`] is dropped. If the caller calls `Service::detach`
 /// instead of dropping it, the socket is served until the adapter is closed.
 ///
 /// # Errors
@@ -64,8 +64,8 @@ const METHODS: [&str; 8] = [
 pub fn serve(adapter: &Adapter, path: &Path, access: Access) -> Result<Service, OpenError> {
     let notices = Arc::new(Mutex::new(NoticeQueue::default()));
     let mut is_open = false;
-    let served = control::serve(&with_process(path), access, |tell| {
-        is_open = watch(adapter, tell, &notices);
+    let served = control::serve(&with_process(path), access, |notifier| {
+        is_open = watch(adapter, notifier, &notices);
         Observed {
             adapter: adapter.clone(),
             notices,
@@ -105,7 +105,7 @@ struct NoticeQueue {
 
 /// Queues the adapter's notices for the socket's thread. Returns false if the adapter is closed. The closure that
 /// queues the notices is freed with the adapter.
-fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<NoticeQueue>>) -> bool {
+fn watch(adapter: &Adapter, notifier: Notifier, notices: &Arc<Mutex<NoticeQueue>>) -> bool {
     let to = Arc::clone(notices);
     adapter.dat().watch(Box::new(move |notice| {
         let mut waiting = to.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<NoticeQueue>>) -> bo
             waiting.lost += 1;
         }
         drop(waiting);
-        tell.tell();
+        notifier.notify();
     }))
 }
 

@@ -87,7 +87,7 @@ fn serve_control(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
     #[cfg(feature = "control")]
     let served = served.or_else(|_: OpenError| {
         let access = crate::control::Access::default();
-        crate::control::serve(&adapter, &path, access).map(crate::control::Service::leave)
+        crate::control::serve(&adapter, &path, access).map(crate::control::Service::detach)
     });
     served
 }

@@ -17,16 +17,16 @@ const TURNS: usize = 20;
 const LONG_TURNS: usize = 200;
 
 /// Function that runs one loop iteration of the server.
-type Turn<'a> = &'a mut dyn FnMut();
+type RunOnce<'a> = &'a mut dyn FnMut();
 
 /// Runs a test with a server whose metrics text is `bytes` long.
-fn with_server(bytes: usize, test: impl FnOnce(&TcpListener, &Cell<Duration>, Turn<'_>)) {
+fn with_server(bytes: usize, test: impl FnOnce(&TcpListener, &Cell<Duration>, RunOnce<'_>)) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let now = Cell::new(Duration::ZERO);
     let text = || Ok::<_, Infallible>("x".repeat(bytes));
     let mut scrapers = Scrapers::new(&listener, text, || now.get());
     test(&listener, &now, &mut || {
-        let Ok(()) = scrapers.turn();
+        let Ok(()) = scrapers.run_once();
     });
 }
 
@@ -50,12 +50,12 @@ fn heard(mut stream: &TcpStream, said: &mut Vec<u8>) -> bool {
 }
 
 /// Sends a request, and reads the answer within at most `most` loop iterations of the server.
-fn scrape(listener: &TcpListener, ask: &[u8], most: usize, turn: Turn<'_>) -> String {
+fn scrape(listener: &TcpListener, ask: &[u8], most: usize, run_once: RunOnce<'_>) -> String {
     let mut stream = connect(listener);
     stream.write_all(ask).expect("room for a head");
     let mut said = Vec::new();
     for turns in 1..=most {
-        turn();
+        run_once();
         if heard(&stream, &mut said) {
             println!("answered in {turns} turns");
             return String::from_utf8(said).expect("text");
@@ -66,8 +66,8 @@ fn scrape(listener: &TcpListener, ask: &[u8], most: usize, turn: Turn<'_>) -> St
 
 #[test]
 fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
-    with_server(8 << 20, |listener, _, turn| {
-        let said = scrape(listener, ASK, LONG_TURNS, turn);
+    with_server(8 << 20, |listener, _, run_once| {
+        let said = scrape(listener, ASK, LONG_TURNS, run_once);
         assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{:.60}", said);
         assert!(said.contains("Content-Length: 8388608\r\n") && said.ends_with("xxx"));
         for (ask, status) in [
@@ -76,7 +76,7 @@ fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
             (b"\r\n\r\n", "400"),
             (&[b'x'; 8200], "400"),
         ] {
-            let said = scrape(listener, ask, TURNS, turn);
+            let said = scrape(listener, ask, TURNS, run_once);
             assert_eq!(said.split(' ').nth(1), Some(status), "{ask:?}");
         }
     });
@@ -86,7 +86,7 @@ fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
 /// whenever they are disconnected.
 #[test]
 fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
-    with_server(10, |listener, now, turn| {
+    with_server(10, |listener, now, run_once| {
         let mut drips: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(listener)).collect();
         for _ in 0..30 {
             now.set(now.get() + Duration::from_secs(1));
@@ -95,7 +95,7 @@ fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
                     *drip = connect(listener);
                 }
             }
-            let said = scrape(listener, ASK, TURNS, turn);
+            let said = scrape(listener, ASK, TURNS, run_once);
             assert!(said.ends_with("\r\n\r\nxxxxxxxxxx"), "{said}");
         }
     });
@@ -103,27 +103,27 @@ fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
 
 #[test]
 fn a_client_has_one_deadline_for_its_head_and_its_answer() {
-    with_server(64 << 20, |listener, now, turn| {
+    with_server(64 << 20, |listener, now, run_once| {
         let mut drips = connect(listener);
         // This client sends a request and reads nothing of the answer, which is too long for the system's buffers.
         let mut takes_nothing = connect(listener);
         takes_nothing.write_all(ASK).expect("room for a head");
-        turn();
-        turn();
+        run_once();
+        run_once();
         for _ in 1..PATIENCE.as_secs() {
             now.set(now.get() + Duration::from_secs(1));
             drips.write_all(b"G").expect("it is heard");
-            turn();
+            run_once();
             assert!(!heard(&drips, &mut Vec::new()), "before its time");
         }
         now.set(PATIENCE);
-        turn();
+        run_once();
         assert!(heard(&drips, &mut Vec::new()), "after its time");
         let mut said = Vec::new();
         assert!(heard(&takes_nothing, &mut said), "after its time");
         assert!(said.len() < 64 << 20, "cut off");
         // Both clients are removed completely, so the next client is served in time.
-        let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", TURNS, turn);
+        let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", TURNS, run_once);
         assert!(said.starts_with("HTTP/1.1 404"), "{said}");
     });
 }

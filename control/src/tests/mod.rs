@@ -18,7 +18,7 @@ use crate::connection::{Connection, MAX_REQUEST_BYTES, MAX_UNREAD_BYTES};
 use crate::rpc::{self, Refusal};
 use crate::schema;
 use crate::server::CLIENTS;
-use crate::{Access, Client, ClientError, Service, Subject, Tell, serve, serve_handed_in};
+use crate::{Access, Client, ClientError, Notifier, Service, Subject, serve, serve_handed_in};
 
 /// A subject that echoes requests and sends the notices that a test puts into it.
 struct Echo {
@@ -54,7 +54,7 @@ struct World {
     service: Service,
     notices: Arc<Mutex<Vec<Value>>>,
     measured: Arc<Mutex<Vec<bool>>>,
-    tell: Tell,
+    notifier: Notifier,
     _directory: tempfile::TempDir,
 }
 
@@ -65,8 +65,8 @@ fn world() -> World {
     let measured = Arc::<Mutex<Vec<bool>>>::default();
     let told = Arc::clone(&measured);
     let (sender, receiver) = std::sync::mpsc::channel();
-    let service = serve(&directory.path().join("s"), Access::default(), |tell| {
-        sender.send(tell).expect("it is waited for");
+    let service = serve(&directory.path().join("s"), Access::default(), |notifier| {
+        sender.send(notifier).expect("it is waited for");
         Echo {
             notices: given,
             measured: told,
@@ -76,7 +76,7 @@ fn world() -> World {
         service: service.expect("a socket"),
         notices,
         measured,
-        tell: receiver.recv().expect("it was made"),
+        notifier: receiver.recv().expect("it was made"),
         _directory: directory,
     }
 }
@@ -287,20 +287,20 @@ fn a_client_that_cannot_be_accepted_does_not_keep_the_thread_busy() {
     let (end, other) = UnixStream::pair().expect("a pair of sockets");
     drop(other);
     let (times, time) = std::sync::mpsc::channel();
-    let mut tell = None;
+    let mut notifier = None;
     let service = serve_handed_in(
         UnixListener::from(OwnedFd::from(end)),
         "a socket of a test",
         Access::default(),
         |given| {
-            tell = Some(given);
+            notifier = Some(given);
             Times(times)
         },
     );
     let service = service.expect("a thread");
-    let tell = tell.expect("it was made");
+    let notifier = notifier.expect("it was made");
     let used = || {
-        tell.tell();
+        notifier.notify();
         time.recv_timeout(Duration::from_secs(300)).expect("lives")
     };
     let before = used();
@@ -378,7 +378,7 @@ fn a_subscribed_client_gets_notices_and_others_get_none() {
             .lock()
             .expect("nobody panics")
             .push(json!({ "number": number }));
-        world.tell.tell();
+        world.notifier.notify();
         let told: Option<Value> = wants.notice(Some(Duration::from_secs(300))).expect("lives");
         assert_eq!(told, Some(json!({ "number": number })));
     }
@@ -402,7 +402,7 @@ fn a_subscribed_client_that_is_gone_when_a_notice_comes_ends_alone() {
             .collect();
         let mut notices = world.notices.lock().expect("nobody panics");
         notices.push(json!({ "gone": gone }));
-        world.tell.tell();
+        world.notifier.notify();
         drop(clients.remove(gone));
         drop(notices);
         for client in &mut clients {
@@ -550,14 +550,14 @@ fn a_quantile_is_the_time_that_so_many_were_quicker_than() {
 fn a_service_that_is_left_goes_on_until_nothing_can_happen_any_more() {
     let world = world();
     let path = world.service.path().to_owned();
-    world.service.leave();
+    world.service.detach();
     for _ in 0..10 {
         let mut client = Client::connect(&path).expect("it listens");
         let _: Value = client.call("echo", json!({})).expect("an answer");
     }
     let mut waits = Client::connect(&path).expect("it listens");
     let _: bool = waits.call("subscribe", Value::Null).expect("an answer");
-    drop(world.tell);
+    drop(world.notifier);
     let over = waits.notice::<Value>(Some(Duration::from_secs(300)));
     assert!(matches!(over, Err(ClientError::Over(_))), "{over:?}");
 }

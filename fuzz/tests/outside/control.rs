@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bolero::{TypeGenerator, check};
 use control::rpc::{INVALID_PARAMS, Refusal};
-use control::{Access, Client, Subject, Tell, serve};
+use control::{Access, Client, Notifier, Subject, serve};
 use serde_json::{Value, json};
 
 use super::{ExecutionCount, directory};
@@ -24,9 +24,9 @@ const LONGEST: usize = 64 * 1024;
 /// requests has less than 200 bytes, and the server buffers up to 16 MiB.
 const ALWAYS_ANSWERED: usize = 50_000;
 
-/// A subject that answers with the request. It keeps its `Tell`, because the server stops when the last `Tell` is
-/// dropped.
-struct Echo(#[expect(dead_code, reason = "kept")] Tell);
+/// A subject that answers with the request. It keeps its `Notifier`, because the server stops when the last `Notifier`
+/// is dropped.
+struct Echo(#[expect(dead_code, reason = "kept")] Notifier);
 
 impl Subject for Echo {
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{SCHEMA, Version};
-use control::{Access as Who, ServeError, Service, Subject, Tell};
+use control::{Access as Who, Notifier, ServeError, Service, Subject};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -70,7 +70,7 @@ impl Controlled {
 /// Handler of requests at the control socket.
 struct Answers {
     of: Controlled,
-    _tell: Tell,
+    _notifier: Notifier,
 }
 
 /// Serves the control socket until the result is dropped.
@@ -83,7 +83,10 @@ pub fn serve(of: &Controlled, settings: &ControlSettings) -> Result<Service, Soc
         group: settings.group,
     };
     let of = of.clone();
-    let answers = |tell| Answers { of, _tell: tell };
+    let answers = |notifier| Answers {
+        of,
+        _notifier: notifier,
+    };
     match &settings.socket {
         ControlSocket::Path(path) => Ok(control::serve(path, who, answers)?),
         ControlSocket::Given(name) => {
@@ -188,14 +191,14 @@ impl Subject for Answers {
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
         let mut daemon = self.of.lock();
         match method {
-            "version" => told(&Version {
+            "version" => to_json(&Version {
                 schema: SCHEMA,
                 library: env!("CARGO_PKG_VERSION").to_owned(),
                 adapter: "nvmeofd".to_owned(),
                 process: std::process::id(),
                 methods: METHODS.map(str::to_owned).into(),
             }),
-            "status" => told(&daemon.status()),
+            "status" => to_json(&daemon.status()),
             "stat" => {
                 let status = daemon.status();
                 Ok(json!({
@@ -371,7 +374,7 @@ fn save_to(daemon: &Daemon, path: &Path) -> Result<Value, Refusal> {
     Ok(json!({ "path": path }))
 }
 
-fn told(what: &impl serde::Serialize) -> Result<Value, Refusal> {
+fn to_json(what: &impl serde::Serialize) -> Result<Value, Refusal> {
     serde_json::to_value(what).map_err(|error| Refusal::new(FAILED, error.to_string()))
 }
 
