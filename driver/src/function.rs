@@ -598,7 +598,7 @@ impl Drop for Inner {
             Backend::VfioUser(_) => {}
             Backend::Vfio(vfio) => vfio.disable(),
         }
-        self.space.leave(&self.backend);
+        self.space.remove_member(&self.backend);
     }
 }
 

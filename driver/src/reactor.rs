@@ -319,7 +319,7 @@ impl Reactor {
                 break;
             }
             if left.is_zero() {
-                self.look()?;
+                self.poll_rings()?;
                 break;
             }
             self.sleep(left)?;
@@ -478,7 +478,7 @@ impl Reactor {
             if left.is_zero() || !self.finished.is_empty() {
                 // A poll checks its descriptor when it is submitted, so it may be removed at once.
                 self.remove_polls()?;
-                self.look()?;
+                self.poll_rings()?;
                 return Ok(());
             }
             self.sleep(left)?;
@@ -498,7 +498,7 @@ impl Reactor {
         let deadline = monotonic_now() + MAX_WAIT;
         loop {
             self.remove_polls()?;
-            self.look()?;
+            self.poll_rings()?;
             if self.polls_left() == 0 {
                 return Ok(());
             }
@@ -598,10 +598,11 @@ impl Reactor {
     }
 
     /// Submits queued entries, and takes completions, without sleeping.
-    fn look(&mut self) -> Result<(), ReactorError> {
-        let looked = self.ring.as_mut().map_or(Ok(()), Ring::look);
-        let looked = looked.and_then(|()| self.polled.as_mut().map_or(Ok(()), Ring::look));
-        looked.map_err(|source| self.ring_error("io_uring_enter", source))?;
+    fn poll_rings(&mut self) -> Result<(), ReactorError> {
+        let entered = self.ring.as_mut().map_or(Ok(()), Ring::enter_if_needed);
+        let entered =
+            entered.and_then(|()| self.polled.as_mut().map_or(Ok(()), Ring::enter_if_needed));
+        entered.map_err(|source| self.ring_error("io_uring_enter", source))?;
         self.reap();
         Ok(())
     }
@@ -634,8 +635,8 @@ fn completion(operation: &Operation, op_result: Result<usize, Errno>) -> Complet
 fn poll_both(ring: &mut Ring, polled: &mut Ring, timeout: Duration) -> std::io::Result<()> {
     let deadline = monotonic_now() + timeout;
     loop {
-        ring.look()?;
-        polled.look()?;
+        ring.enter_if_needed()?;
+        polled.enter_if_needed()?;
         if ring.has_completions() || polled.has_completions() || monotonic_now() >= deadline {
             return Ok(());
         }

@@ -341,7 +341,7 @@ impl Ring {
 
     /// Submits queued entries, and runs the kernel's deferred work, without sleeping. Makes no call if there is
     /// neither.
-    pub(crate) fn look(&mut self) -> io::Result<()> {
+    pub(crate) fn enter_if_needed(&mut self) -> io::Result<()> {
         let submission = self.ring.submission();
         let queued = submission.len();
         // The completions of a polled device are found only by a call.
@@ -369,7 +369,7 @@ impl Ring {
         if self.kind == Kind::Polled {
             let deadline = monotonic_now() + timeout;
             while !self.has_completions() && monotonic_now() < deadline {
-                self.look()?;
+                self.enter_if_needed()?;
             }
             return Ok(());
         }

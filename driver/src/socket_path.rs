@@ -177,7 +177,7 @@ impl PathClaim {
     fn of_user(path: &Path, user: u32) -> Result<Self, SocketPathError> {
         folder_of(path)?;
         // A file that is not a socket is refused before a lock file is made.
-        look(path)?;
+        stat_socket(path)?;
         let mut beside = path.as_os_str().to_owned();
         beside.push(".lock");
         Ok(Self {
@@ -190,7 +190,7 @@ impl PathClaim {
     /// Determines whether a process has a socket open at the path. It is an error if the file is not a socket, or is an
     /// unused socket of another user.
     pub(crate) fn occupant(&self) -> Result<Occupant, SocketPathError> {
-        let Some(found) = look(&self.path)? else {
+        let Some(found) = stat_socket(&self.path)? else {
             return Ok(Occupant::None);
         };
         let asks = UnixDatagram::unbound().map_err(system(&self.path, "socket"))?;
@@ -269,7 +269,7 @@ fn folder_of(path: &Path) -> Result<(), SocketPathError> {
 }
 
 /// Returns the metadata of the socket at a path; `None` if there is no file. Any other file is an error.
-fn look(path: &Path) -> Result<Option<Metadata>, SocketPathError> {
+fn stat_socket(path: &Path) -> Result<Option<Metadata>, SocketPathError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => Ok(Some(metadata)),
         Ok(metadata) => Err(SocketPathError::NotASocket {

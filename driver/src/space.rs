@@ -497,7 +497,7 @@ impl Space {
     }
 
     /// Removes a function that is being closed, and its mappings. The driver has stopped the device before.
-    pub(crate) fn leave(&self, backend: &Backend) {
+    pub(crate) fn remove_member(&self, backend: &Backend) {
         let mut state = self.state();
         let State {
             members, mapped, ..

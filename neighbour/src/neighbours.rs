@@ -156,7 +156,7 @@ impl Neighbours {
                     .is_some_and(|entry| entry.state() == crate::State::Incomplete);
                 self.table.remove(key);
                 if waits {
-                    self.tell(Event::Resolved {
+                    self.push_event(Event::Resolved {
                         address,
                         vlan: key.vlan,
                         mac,
@@ -290,8 +290,8 @@ impl Neighbours {
         self.own.iter().find(|own| own.address() == address)
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
-        self.outbox.tell(event, &mut self.counters);
+    pub(crate) fn push_event(&mut self, event: Event) {
+        self.outbox.push_event(event, &mut self.counters);
     }
 
     /// Queues a frame of our own, if the link is up.
@@ -318,7 +318,7 @@ impl Neighbours {
             self.table.remove(key);
         }
         if is == State::Unreachable && was == State::Incomplete {
-            self.tell(Event::Unreachable {
+            self.push_event(Event::Unreachable {
                 address: key.address,
                 vlan: key.vlan,
                 reason: why,
@@ -355,7 +355,7 @@ impl Neighbours {
         let waits = entry.state() == crate::State::Incomplete;
         self.table.remove(key);
         if waits {
-            self.tell(Event::Unreachable {
+            self.push_event(Event::Unreachable {
                 address: key.address,
                 vlan: key.vlan,
                 reason: why,

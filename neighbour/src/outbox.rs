@@ -55,7 +55,7 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn tell(&mut self, event: Event, counters: &mut Counters) {
+    pub(crate) fn push_event(&mut self, event: Event, counters: &mut Counters) {
         if self.events.len() >= self.most_events {
             counters.events_lost += 1;
             self.events.pop_front();

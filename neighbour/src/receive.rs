@@ -237,7 +237,7 @@ impl Neighbours {
             return Err(Refusal::Unasked);
         }
         self.echo = None;
-        self.tell(Event::Echoed {
+        self.push_event(Event::Echoed {
             address: reply.source,
             sequence: reply.sequence,
             bytes: reply.data.len(),
@@ -288,7 +288,7 @@ impl Neighbours {
         if verdict == ConflictAction::Nothing {
             return;
         }
-        self.tell(Event::Duplicate {
+        self.push_event(Event::Duplicate {
             address: interface.address,
             vlan: interface.vlan_id(),
             mac,
@@ -361,13 +361,13 @@ impl Neighbours {
         let Key { vlan, address } = key;
         if let Some(old) = known.filter(|&old| old != mac) {
             self.counters.moved += 1;
-            self.tell(Event::Moved {
+            self.push_event(Event::Moved {
                 address,
                 vlan,
                 old,
                 new: mac,
             });
         }
-        self.tell(Event::Resolved { address, vlan, mac });
+        self.push_event(Event::Resolved { address, vlan, mac });
     }
 }

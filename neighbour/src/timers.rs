@@ -144,7 +144,7 @@ impl Neighbours {
             }
             DueAction::Announce { first } => {
                 if first {
-                    self.tell(Event::Announced {
+                    self.push_event(Event::Announced {
                         address: interface.address,
                         vlan: interface.vlan_id(),
                     });

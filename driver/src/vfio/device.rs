@@ -108,7 +108,7 @@ fn configuration_space(
 }
 
 /// A guard that removes a handed-in group from its container on drop.
-struct Leave {
+struct UnsetContainerOnDrop {
     address: String,
     system: Arc<dyn System>,
     group: Arc<OwnedFd>,
@@ -116,7 +116,7 @@ struct Leave {
     parted: AtomicBool,
 }
 
-impl Drop for Leave {
+impl Drop for UnsetContainerOnDrop {
     fn drop(&mut self) {
         if self.parted.load(Ordering::Relaxed) {
             return;
@@ -146,7 +146,7 @@ pub(crate) struct Vfio {
     // The following fields are dropped in this order.
     device: Arc<File>,
     /// Removes a group that was handed in from the container.
-    leave: Option<Leave>,
+    unset_container: Option<UnsetContainerOnDrop>,
     group: Arc<OwnedFd>,
     /// Keeps the container open.
     opening: Opening,
@@ -241,7 +241,7 @@ impl Vfio {
             group,
             device,
         )?;
-        vfio.leave = is_ours.then(|| Leave {
+        vfio.unset_container = is_ours.then(|| UnsetContainerOnDrop {
             address,
             system,
             group: Arc::clone(&vfio.group),
@@ -302,7 +302,7 @@ impl Vfio {
             vectors,
             notices,
             device,
-            leave: None,
+            unset_container: None,
             group,
             opening,
         })

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vfio_bindings::bindings::vfio::{VFIO_GROUP_FLAGS_CONTAINER_SET, VFIO_GROUP_FLAGS_VIABLE};
 
-use super::{Leave, Vfio, configuration_space};
+use super::{UnsetContainerOnDrop, Vfio, configuration_space};
 use crate::descriptors::{Given, Parting};
 use crate::device::{COMMAND_MEMORY_SPACE, CONFIG_COMMAND};
 use crate::error::{FunctionError, ParkError, ResumeError};
@@ -82,7 +82,7 @@ impl Vfio {
             container: parting.add(&name("container"), container.fd())?,
             group: parting.add(&name("group"), self.group.as_fd())?,
             device: parting.add(&name("device"), self.device.as_fd())?,
-            group_leaves: self.leave.is_some(),
+            group_leaves: self.unset_container.is_some(),
             // PANIC: `DeviceRequests::vectors` has limited the number.
             vector_count: u32::try_from(self.vectors).expect("at most 2048 vectors"),
             mappings_left,
@@ -92,15 +92,15 @@ impl Vfio {
 
     /// Ends this process's use of the function: dropping it does not remove the group from its container.
     pub(crate) fn part(&self) {
-        if let Some(leave) = &self.leave {
-            leave.parted.store(true, Ordering::Relaxed);
+        if let Some(guard) = &self.unset_container {
+            guard.parted.store(true, Ordering::Relaxed);
         }
     }
 
     /// Takes the function over.
     pub(crate) fn adopt(&self) {
-        if let Some(leave) = &self.leave {
-            leave.parted.store(false, Ordering::Relaxed);
+        if let Some(guard) = &self.unset_container {
+            guard.parted.store(false, Ordering::Relaxed);
         }
     }
 
@@ -151,7 +151,7 @@ impl Vfio {
                 number(expected)
             ));
         }
-        vfio.leave = snapshot.group_leaves.then(|| Leave {
+        vfio.unset_container = snapshot.group_leaves.then(|| UnsetContainerOnDrop {
             address: vfio.address.clone(),
             system: Arc::clone(&vfio.system),
             group: Arc::clone(&vfio.group),
@@ -203,7 +203,7 @@ impl Vfio {
             vectors,
             notices,
             device,
-            leave: None,
+            unset_container: None,
             group,
             opening,
             system: Arc::clone(&system),
