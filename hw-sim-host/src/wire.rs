@@ -171,7 +171,7 @@ pub enum Wake {
 /// Value of `Wire::attended` at the last check by the wire's thread, and the time until the next check.
 struct Activity {
     attended: u64,
-    turn: Duration,
+    check_interval: Duration,
 }
 
 /// A wire of a function to another process.
@@ -361,7 +361,7 @@ impl Wire {
         let mut logged = String::new();
         let mut seen = Activity {
             attended: self.attended.load(Ordering::Relaxed),
-            turn: CHECK_INTERVAL,
+            check_interval: CHECK_INTERVAL,
         };
         loop {
             let received = match &other {
@@ -406,13 +406,13 @@ impl Wire {
         let before = std::mem::replace(&mut seen.attended, self.attended.load(Ordering::Relaxed));
         let has_moved = seen.attended != before;
         let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
-        seen.turn = match has_moved {
+        seen.check_interval = match has_moved {
             true => CHECK_INTERVAL,
-            false => MAX_CHECK_INTERVAL.min(2 * seen.turn),
+            false => MAX_CHECK_INTERVAL.min(2 * seen.check_interval),
         };
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
-            clock.wait(&[], clock.now() + seen.turn);
+            clock.wait(&[], clock.now() + seen.check_interval);
             // The socket is checked, because a thread that only calls `attend` does not notice a disconnect of the
             // other side.
             Arrived::AtSocket
@@ -440,7 +440,7 @@ impl Wire {
         }
         // The other side sends as fast as this thread receives, and a thread of the program whose wait is over may need
         // the lock. The wake-up is armed, and this thread checks again after `CHECK_INTERVAL`.
-        seen.turn = CHECK_INTERVAL / 2;
+        seen.check_interval = CHECK_INTERVAL / 2;
         taken
     }
 

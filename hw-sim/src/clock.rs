@@ -94,7 +94,7 @@ impl Clock for SimClock {
                 };
                 // An eventfd may have been signalled from outside the simulator.
                 let sleepers = &mut world.env.threads.sleepers;
-                sleepers.iter_mut().for_each(|one| one.looked_at = None);
+                sleepers.iter_mut().for_each(|one| one.seen_signals = None);
                 continue;
             }
             let until = if patience > 0 {

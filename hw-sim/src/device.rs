@@ -208,7 +208,7 @@ impl Sim {
         if world.has_outside(function) {
             world.input(|| Record::FramesTaken { function });
         } else {
-            world.looked_at();
+            world.record_idle();
         }
         world.exchange_outside(function, frames);
         world.driven();
@@ -556,7 +556,7 @@ impl SimFunction {
     /// Runs a call that is not recorded. In the inline drive, then runs the simulator until it is idle.
     fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R) -> R {
         let mut world = lock(&self.world);
-        world.looked_at();
+        world.record_idle();
         self.call(world, call)
     }
 
@@ -589,7 +589,7 @@ impl SimFunction {
         let record = |function| Record::Administered { function, settings };
         self.recorded_call(record, |nic, env| {
             env.vport_mut(nic.seat).set(settings);
-            env.settle(nic.seat);
+            env.update_ports(nic.seat);
         });
     }
 
@@ -610,7 +610,7 @@ impl SimFunction {
     fn map(&self, iova: u64, bytes: usize, writable: bool, memory: Mapped) -> Result<(), String> {
         let function = self.index;
         let mut world = lock(&self.world);
-        world.looked_at();
+        world.record_idle();
         let World { tape, nics, .. } = &mut *world;
         let iommu = &mut nics[function].iommu;
         let mapped = match (tape, memory) {

@@ -18,7 +18,7 @@ impl Env {
     /// Sets whether a card's port receives light from its cable.
     pub fn set_light(&mut self, seat: Seat, light: bool) {
         self.card_mut(seat).uplink.light = light;
-        self.settle(seat);
+        self.update_ports(seat);
     }
 }
 
@@ -47,7 +47,7 @@ impl Nic {
     pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
         let before = env.is_up(self.seat);
         env.card_mut(self.seat).uplink.admin = admin;
-        env.settle(self.seat);
+        env.update_ports(self.seat);
         if before && env.is_up(self.seat) {
             // The port was up already. A driver that sets it up waits for the event nevertheless (register PAOS,
             // `ase`).

@@ -170,7 +170,7 @@ impl Network {
     }
 
     /// Queues a frame that a card sends.
-    pub(crate) fn leave(
+    pub(crate) fn enqueue(
         &mut self,
         now: u64,
         card: usize,

@@ -41,10 +41,10 @@ impl Sim {
     /// port is in Init and has no LID until the manager configures it. The same holds for switches that are added
     /// later; existing switches stay preset. Without this call, ports are Active and have a LID as soon as they have a
     /// carrier.
-    pub fn leave_subnet_to_manager(&self) {
+    pub fn use_external_subnet_manager(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::SubnetManager);
-        world.leave_subnet_to_manager();
+        world.use_external_subnet_manager();
         world.driven();
     }
 

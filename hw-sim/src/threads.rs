@@ -20,7 +20,7 @@ pub(crate) struct Sleeper {
     interrupts: Vec<Interrupt>,
     deadline: u64,
     /// Value of the simulator's signal counter when this thread's interrupts were last checked.
-    pub(crate) looked_at: Option<u64>,
+    pub(crate) seen_signals: Option<u64>,
     is_signalled: bool,
 }
 
@@ -28,8 +28,8 @@ impl Sleeper {
     /// Returns whether an interrupt is pending. The check of an eventfd is a system call, so the result is cached until
     /// the simulator has signalled another interrupt.
     fn is_woken(&mut self, signals: u64) -> bool {
-        if self.looked_at != Some(signals) {
-            self.looked_at = Some(signals);
+        if self.seen_signals != Some(signals) {
+            self.seen_signals = Some(signals);
             self.is_signalled = self.interrupts.iter().any(Interrupt::is_pending);
         }
         self.is_signalled
@@ -43,7 +43,7 @@ impl Threads {
             number: self.next,
             interrupts: interrupts.to_vec(),
             deadline,
-            looked_at: None,
+            seen_signals: None,
             is_signalled: false,
         });
         self.next

@@ -51,13 +51,13 @@ impl Nic {
                 qpn,
             },
         );
-        self.settle(env, qpn, qp);
+        self.put_back_qp(env, qpn, qp);
         self.fail_attached(env);
         Some(result)
     }
 
     /// Puts a queue pair back into its table, queues it if it has work to do, and updates its timer.
-    fn settle(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
+    fn put_back_qp(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
         let Some(slot) = self.objects.qps.get_mut(qpn) else {
             return;
         };

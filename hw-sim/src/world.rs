@@ -199,7 +199,7 @@ impl World {
 
     /// Records that a caller runs the simulation until it is idle, without any other input. Records nothing in the
     /// stepped drive, or if the simulation is idle already.
-    pub(crate) fn looked_at(&mut self) {
+    pub(crate) fn record_idle(&mut self) {
         if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {
             self.input(|| Record::Idle);
         }
@@ -465,7 +465,7 @@ impl World {
         } else if in_one_go && self.env.frames.len() == 1 && self.pass_directly() {
             // `pass_directly` has delivered the frame.
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
-            self.leave(nic, frame.into_bytes());
+            self.transmit(nic, frame.into_bytes());
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame, origin);
             self.env.recycle(frame);
@@ -516,7 +516,7 @@ impl World {
     }
 
     /// Forwards a frame that a function sends to its destinations on the card's switch.
-    fn leave(&mut self, nic: usize, frame: Vec<u8>) {
+    fn transmit(&mut self, nic: usize, frame: Vec<u8>) {
         // Seal the frames that are already on links before this frame is sent. This frame may come from software, and
         // its own ICRC must not be replaced.
         self.seal_links();
@@ -535,7 +535,7 @@ impl World {
             heard.push_back(frame.clone());
         }
         if self.nics[nic].profile.port_type == PortType::InfiniBand {
-            self.leave_for_subnet(nic, frame);
+            self.transmit_to_subnet(nic, frame);
             return;
         }
         let from = Place::Vport(seat.vport);
@@ -617,7 +617,7 @@ impl World {
     }
 
     /// Sends an InfiniBand packet. An InfiniBand card has no switch. A packet to one of the port's own LIDs loops back.
-    fn leave_for_subnet(&mut self, nic: usize, frame: Vec<u8>) {
+    fn transmit_to_subnet(&mut self, nic: usize, frame: Vec<u8>) {
         if !is_of_management_lane(&frame) && self.nics[nic].is_managed_only(&self.env) {
             self.nics[nic].count_drop(&mut self.env, "port not active");
             return;
@@ -648,7 +648,7 @@ impl World {
         match (&mut self.network, other) {
             (Some(network), End::Switch { .. }) => {
                 let mut sent = std::mem::take(&mut self.sent);
-                network.leave(now, card, &self.env.cards[card], frame, &mut sent);
+                network.enqueue(now, card, &self.env.cards[card], frame, &mut sent);
                 self.put_onto_cables(sent);
             }
             _ => cable.link.send(now, from, frame),
@@ -807,7 +807,7 @@ impl World {
             match timer {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
-                Timer::Trained => self.env.settle(self.nics[nic].seat),
+                Timer::Trained => self.env.update_ports(self.nics[nic].seat),
                 Timer::Retrain => self.retrain(nic),
             }
             return true;

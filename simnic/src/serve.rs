@@ -137,7 +137,7 @@ pub fn serve(
     }
     sim.set_posted_writes(true);
     if ProfileOptions::has_manager(&arguments.profile)? {
-        sim.leave_subnet_to_manager();
+        sim.use_external_subnet_manager();
     }
     let (poke, poked) = sync_channel(1);
     // `ends` has one function of each port on the link, `served` all functions that are served.

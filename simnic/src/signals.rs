@@ -53,7 +53,7 @@ impl Stop {
         }
         asked.thread_block()?;
         let over = Arc::new(AtomicBool::new(false));
-        let tells = Arc::clone(&over);
+        let signals_over = Arc::clone(&over);
         let wait = move || {
             let mut first = None;
             loop {
@@ -61,7 +61,7 @@ impl Stop {
                     Ok(signal) => signal,
                     Err(errno) => return tracing::error!("sigwait: {errno}"),
                 };
-                tells.store(true, Ordering::Release);
+                signals_over.store(true, Ordering::Release);
                 if first.get_or_insert_with(Instant::now).elapsed() > TOGETHER {
                     tracing::warn!("{signal} again: ending at once");
                     exit(ENDED);

@@ -26,7 +26,7 @@
 //! does, and [`SimCard::set_vf`](crate::SimCard::set_vf) replaces `ip link set … vf`.
 //!
 //! The link state of a port is never set directly. It follows from the settings of administrator and drivers.
-//! `Env::settle` notifies the functions whose port has changed since their last notification.
+//! `Env::update_ports` notifies the functions whose port has changed since their last notification.
 
 mod ports;
 mod qos;

@@ -17,7 +17,8 @@ impl Env {
         &self.cards[seat.card]
     }
 
-    /// Returns the card of a function, to change it. After a change of link state, the caller calls [`Env::settle`].
+    /// Returns the card of a function, to change it. After a change of link state, the caller calls
+    /// [`Env::update_ports`].
     ///
     /// # Panics
     /// As [`Env::card`].
@@ -76,16 +77,16 @@ impl Env {
         }
         // The drivers of the virtual functions still run, so changes of their ports are reported.
         if !seat.is_virtual() {
-            self.settle(seat);
+            self.update_ports(seat);
         }
     }
 
     /// Re-evaluates the state of the card's ports after a change: starts or stops training, and notifies functions.
-    pub fn settle(&mut self, seat: Seat) {
+    pub fn update_ports(&mut self, seat: Seat) {
         let (now, manager) = (self.now, self.subnet_manager);
         let card = self.card_mut(seat);
         let training = nanoseconds(card.rules.link_training);
-        let due = card.uplink.settle(now, training);
+        let due = card.uplink.update_training(now, training);
         let states: Vec<bool> = card.vports.iter().map(|vport| card.is_up(vport)).collect();
         let mut changed = Vec::new();
         for (vport, up) in card.vports.iter_mut().zip(states) {

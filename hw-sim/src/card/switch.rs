@@ -68,7 +68,7 @@ impl Card {
         let mut copies = Vec::new();
         let mut lost = "no receiver";
         for to in self.decide(from, dst, &frame) {
-            match self.leaves(from, to, &frame) {
+            match self.egress_copy(from, to, &frame) {
                 Ok(copy) => copies.push((to, copy)),
                 Err(reason) => {
                     if let (Place::Vport(number), PORT_DOWN) = (to, reason) {
@@ -240,7 +240,7 @@ impl Card {
     }
 
     /// Returns a copy of a frame as it arrives at its destination.
-    fn leaves<'f>(
+    fn egress_copy<'f>(
         &self,
         from: Place,
         to: Place,

@@ -118,7 +118,7 @@ impl Uplink {
     }
 
     /// Starts or ends training. If training starts now, returns the time in ns at which it will end.
-    pub fn settle(&mut self, now: u64, training: u64) -> Option<u64> {
+    pub fn update_training(&mut self, now: u64, training: u64) -> Option<u64> {
         let wanted = self.light && self.admin == AdminState::Up;
         self.training = match self.training {
             _ if !wanted => Training::Idle,
@@ -145,14 +145,14 @@ mod tests {
         let mut uplink = Uplink::new(&Profile::default());
         assert!(uplink.is_up());
         uplink.admin = AdminState::Down;
-        uplink.settle(0, 0);
+        uplink.update_training(0, 0);
         assert!(!uplink.is_up());
         uplink.admin = AdminState::Up;
         uplink.light = false;
-        uplink.settle(0, 0);
+        uplink.update_training(0, 0);
         assert!(!uplink.is_up());
         uplink.light = true;
-        uplink.settle(0, 0);
+        uplink.update_training(0, 0);
         uplink.switch_state = LinkState::Down;
         assert!(!uplink.is_up());
     }
@@ -161,13 +161,17 @@ mod tests {
     fn a_link_trains_before_it_is_up_and_goes_down_at_once() {
         let mut uplink = Uplink::new(&Profile::default());
         uplink.admin = AdminState::Down;
-        assert_eq!(uplink.settle(5, TRAINING), None);
+        assert_eq!(uplink.update_training(5, TRAINING), None);
         assert!(!uplink.is_up());
         uplink.admin = AdminState::Up;
-        assert_eq!(uplink.settle(5, TRAINING), Some(5 + TRAINING));
-        assert_eq!(uplink.settle(6, TRAINING), None, "it is on its way");
+        assert_eq!(uplink.update_training(5, TRAINING), Some(5 + TRAINING));
+        assert_eq!(
+            uplink.update_training(6, TRAINING),
+            None,
+            "it is on its way"
+        );
         assert!(!uplink.is_up());
-        uplink.settle(5 + TRAINING, TRAINING);
+        uplink.update_training(5 + TRAINING, TRAINING);
         assert!(uplink.is_up());
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn qetcr(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u
     let mut out = Qetcr::new();
     out.set_port_number(register.port_number());
     for (number, class) in classes.iter().enumerate() {
-        out.set_class(number, &told(class));
+        out.set_class(number, &config_of(class));
     }
     Ok(out.as_bytes().to_vec())
 }
@@ -124,7 +124,7 @@ fn write(class: &mut TrafficClass, wanted: &EtsTcnConfig) -> Result<(), Refusal>
     Ok(())
 }
 
-fn told(class: &TrafficClass) -> EtsTcnConfig {
+fn config_of(class: &TrafficClass) -> EtsTcnConfig {
     let mut out = EtsTcnConfig::new();
     out.set_group(class.group.into())
         .set_bw_allocation(class.share.into());

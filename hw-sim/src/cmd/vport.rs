@@ -105,7 +105,7 @@ pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     } else {
         cmd.env.vport_mut(seat).settings.state = state;
     }
-    cmd.env.settle(seat);
+    cmd.env.update_ports(seat);
     output(&ModifyVportStateOut::new())
 }
 

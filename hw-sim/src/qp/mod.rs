@@ -62,7 +62,7 @@ const FIRST_POLL_NS: u64 = 1_000;
 const LAST_POLL_NS: u64 = 1_000_000;
 /// Average number of packets after which the device reads the send record without a doorbell, as hardware may do. This
 /// exposes drivers that write a WQE after they have updated the record.
-const EARLY_LOOK: u64 = 16;
+const EARLY_READ: u64 = 16;
 /// `rq_type` of a queue pair that has no receive WQEs.
 const RQ_TYPE_NONE: u32 = 3;
 
@@ -282,7 +282,7 @@ impl Qp {
         } else {
             requester.refuse(core, send_queue, host, bad)
         };
-        self.settle_send(result, host);
+        self.handle_send_result(result, host);
     }
 
     /// Handles a packet for this queue pair.
@@ -301,16 +301,16 @@ impl Qp {
         let operation = packet.bth.opcode.operation();
         if core.service.is_datagram() {
             let result = datagram::receive(core, receive_queue, host, packet);
-            self.settle(result, host);
+            self.handle_result(result, host);
         } else if operation.is_response() {
             if core.state == State::ReadyToSend {
                 let result = requester.receive(core, send_queue, host, packet);
-                self.settle(result, host);
+                self.handle_result(result, host);
             }
         } else {
             responder.receive(core, receive_queue, host, packet);
         }
-        if self.core.state == State::ReadyToSend && host.random().is_multiple_of(EARLY_LOOK) {
+        if self.core.state == State::ReadyToSend && host.random().is_multiple_of(EARLY_READ) {
             // An error is ignored here. The doorbell will detect and report it again.
             let _ = self.send_queue.read_record(&self.core.rings, host);
         }
@@ -350,7 +350,7 @@ impl Qp {
         self.congestion.release(host.now());
         if self.core.state == State::ReadyToSend {
             let result = self.requester.timer(&self.core, &mut self.send_queue, host);
-            self.settle_send(result, host);
+            self.handle_send_result(result, host);
         }
         if let Some((due, interval)) = self.poll
             && due <= host.now()
@@ -383,7 +383,7 @@ impl Qp {
         } else if self.responder.is_ready() && !(self.requester_is_next && self.sender_is_ready()) {
             self.requester_is_next = true;
             let result = self.responder.step(&self.core, host);
-            self.settle(result, host);
+            self.handle_result(result, host);
         } else if self.sender_is_ready() {
             self.requester_is_next = false;
             let Self {
@@ -401,7 +401,7 @@ impl Qp {
             };
             let sent = host.sent_bytes() - before;
             self.congestion.sent(host.now(), sent);
-            self.settle_send(result, host);
+            self.handle_send_result(result, host);
         }
     }
 
@@ -412,14 +412,14 @@ impl Qp {
         }
     }
 
-    fn settle(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
+    fn handle_result(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
         if let Err(Broken) = result {
             self.enter_error(host);
         }
     }
 
     /// Handles an error of the send queue. An unreliable service only stops sending (SQER); a reliable one goes to ERR.
-    fn settle_send(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
+    fn handle_send_result(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
         if let Err(Broken) = result {
             match self.core.service {
                 Service::Ud | Service::Gsi | Service::Smi | Service::Uc => {

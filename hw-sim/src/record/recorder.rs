@@ -61,7 +61,7 @@ impl Recorder {
             // The earlier advance of time had no result, so this record replaces it.
             (Record::Time { now }, true) if self.held.is_some() => self.held = Some(now),
             (record, _) => {
-                self.settle(log);
+                self.write_results(log);
                 if let Record::Time { now } = record {
                     self.held = Some(now);
                 } else {
@@ -72,7 +72,7 @@ impl Recorder {
     }
 
     /// Writes the results of the last recorded input.
-    fn settle(&mut self, log: &mut EventLog) {
+    fn write_results(&mut self, log: &mut EventLog) {
         self.release();
         if self.writes > 0 {
             let record = Record::Wrote {
@@ -120,7 +120,7 @@ impl Recorder {
 
     /// Writes everything recorded so far to the file. Returns whether the recording continues.
     pub(crate) fn flush(&mut self, log: &mut EventLog) -> bool {
-        self.settle(log);
+        self.write_results(log);
         if let Some(writer) = &mut self.writer
             && let Err(error) = writer.flush()
         {

@@ -707,7 +707,7 @@ impl Replay {
                 qos.check()?;
                 self.function(*function)?.set_qos((**qos).clone());
             }
-            Record::SubnetManager => self.sim.leave_subnet_to_manager(),
+            Record::SubnetManager => self.sim.use_external_subnet_manager(),
             Record::SubnetSwitch { ports } => {
                 let switch = self.sim.add_subnet_switch(*ports);
                 self.subnet_switches

@@ -224,7 +224,7 @@ impl Nic {
                 false => AdminState::Down,
             };
             env.card_mut(self.seat).uplink.admin = admin;
-            env.settle(self.seat);
+            env.update_ports(self.seat);
         }
     }
 

@@ -196,21 +196,21 @@ impl SubnetSwitch {
             FIRST_MULTICAST_LID.. => self.multicast(by, lid, frame, &mut out),
             lid => self.unicast(by, lid, frame, &mut out),
         }
-        out.retain(|(port, frame)| self.leaves(*port, frame));
+        out.retain(|(port, frame)| self.pass_egress(*port, frame));
         out
     }
 
     /// Checks whether a packet may leave through a port, and counts it if so.
-    fn leaves(&mut self, port: u8, frame: &[u8]) -> bool {
+    fn pass_egress(&mut self, port: u8, frame: &[u8]) -> bool {
         let Some(port) = self.ports.get_mut(usize::from(port)) else {
             return false;
         };
         let passes = is_of_management_lane(frame) || port.port.state == PortState::Active;
-        let leaves = port.link == Link::Up && passes;
-        if leaves {
+        let is_sent = port.link == Link::Up && passes;
+        if is_sent {
             port.counted.sent.count(frame.len());
         }
-        leaves
+        is_sent
     }
 
     /// Returns the linear forwarding table's entry of a LID. LIDs above LinearFDBTop have no entry (IBTA volume 1,

@@ -12,7 +12,7 @@ impl World {
     /// the packet arrives. Returns false if the packet was not delivered.
     ///
     /// Nothing reads the bytes of such a frame, so its headers are not written; the outline holds their values. The
-    /// fast path does in one step what the general path does in several (`World::leave`, the link, `World::arrive`,
+    /// fast path does in one step what the general path does in several (`World::transmit`, the link, `World::arrive`,
     /// `Nic::frame_received`).
     pub(super) fn pass_directly(&mut self) -> bool {
         // The whole queue is taken, because moving the large `Frame` out of it would cost more.

@@ -15,7 +15,7 @@ const SWITCHES: usize = 64;
 impl World {
     /// Lets a subnet manager program configure the InfiniBand subnet: the ports of existing cards lose their LID and
     /// start again in Init. Existing switches stay preset.
-    pub fn leave_subnet_to_manager(&mut self) {
+    pub fn use_external_subnet_manager(&mut self) {
         self.env.subnet_manager = Manager::Outside;
         for card in &mut self.env.cards {
             card.unmanage();

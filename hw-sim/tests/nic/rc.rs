@@ -32,7 +32,7 @@ fn sends_of_every_edge_length_arrive_whole() {
         pair.a.host.write(DATA, &data);
         pair.b.post_receive(&[(KEY, DATA, 4096)]);
         let index = pair.a.post(&Wqe::send(DATA, bytes));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(
             pair.b.host.read(DATA, bytes as usize),
             data,
@@ -73,7 +73,7 @@ fn writes_of_every_edge_length_arrive_whole_and_silently() {
         let data = pattern(bytes as usize, 9);
         pair.a.host.write(DATA, &data);
         pair.a.post(&Wqe::write(DATA, bytes, DATA + 0x333, KEY));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.b.host.read(DATA + 0x333, bytes as usize), data);
         assert_eq!(pair.a.send_results(), [(0, 0)]);
         assert_eq!(
@@ -92,7 +92,7 @@ fn reads_of_every_edge_length_return_whole() {
         let data = pattern(bytes as usize, 11);
         pair.b.host.write(DATA + 5, &data);
         pair.a.post(&Wqe::read(DATA, bytes, DATA + 5, KEY));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.host.read(DATA, bytes as usize), data);
         let sends = pair.a.sends();
         assert_eq!(pair.a.send_results(), [(0, 0)]);
@@ -118,7 +118,7 @@ fn requests_after_a_read_continue_behind_its_response_psns() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::read(DATA, 3 * MTU, DATA, KEY));
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     let psns: Vec<u32> = pair
         .seen
         .iter()
@@ -143,7 +143,7 @@ fn every_mtu_and_encapsulation_carries_messages() {
             pair.a.host.write(DATA, &data);
             pair.b.post_receive(&[(KEY, DATA, 10_000)]);
             pair.a.post(&Wqe::send(DATA, 10_000));
-            pair.settle();
+            pair.run_until_idle();
             assert_eq!(pair.b.host.read(DATA, 10_000), data);
             let largest = pair.seen.iter().map(|seen| seen.bytes).max();
             assert_eq!(largest, Some(128 << mtu_code));
@@ -165,7 +165,7 @@ fn immediate_data_arrives_as_it_was_posted_with_a_solicited_receive() {
             DATA + 0x1000,
             0xa0b0_c0d0,
         ));
-        pair.settle();
+        pair.run_until_idle();
         let receives = pair.b.receives();
         assert_eq!(receives.len(), 2);
         assert_eq!(receives[0].opcode(), CqeOpcode::RESP_SEND_IMM);
@@ -186,7 +186,7 @@ fn send_with_invalidate_frees_the_key_and_names_it() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send_invalidate(DATA, 3, READ_ONLY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.invalidated, [READ_ONLY]);
     let receives = pair.b.receives();
     assert_eq!(receives[0].opcode(), CqeOpcode::RESP_SEND_INV);
@@ -207,7 +207,7 @@ fn gather_and_scatter_lists_join_at_any_boundary() {
         .data(KEY, DATA + 255, 1)
         .data(KEY, DATA + 256, 644);
     pair.a.post(&wqe);
-    pair.settle();
+    pair.run_until_idle();
     let got = [
         pair.b.host.read(DATA, 1),
         pair.b.host.read(DATA + 0x1000, 511),
@@ -224,14 +224,14 @@ fn inline_data_mixes_with_pointers_and_wraps_over_the_rings_end() {
     pair.a.host.write(DATA, &data);
     for _ in 0..SQ_BLOCKS - 1 {
         pair.a.post(&Wqe::nop());
-        pair.settle();
+        pair.run_until_idle();
     }
     pair.b.post_receive(&[(KEY, DATA, 1000)]);
     // This WQE begins in the last block of the ring and wraps around to its start.
     let index = pair
         .a
         .post(&Wqe::send_inline(&data[..100]).data(KEY, DATA + 100, 200));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.read(DATA, 300), data);
     assert_eq!(pair.a.send_results().last(), Some(&(index, 0)));
     assert_eq!(index, SQ_BLOCKS - 1);
@@ -247,7 +247,7 @@ fn indices_wrap_at_16_bits() {
         } else {
             pair.a.post(&Wqe::nop().unsignalled());
         }
-        pair.settle();
+        pair.run_until_idle();
     }
     assert_eq!(pair.a.sends().len(), 70_000_usize.div_ceil(64));
     assert!(
@@ -266,7 +266,7 @@ fn unsignalled_wqes_complete_silently_and_in_order_with_signalled_ones() {
     pair.a.post(&Wqe::read(DATA, 4, DATA, KEY).unsignalled());
     pair.a.post(&Wqe::nop().unsignalled());
     let last = pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(last, 0)]);
 }
 
@@ -275,7 +275,7 @@ fn completions_stay_in_order_when_a_nop_follows_a_read() {
     let mut pair = Pair::new();
     pair.a.place(&Wqe::read(DATA, 5000, DATA, KEY));
     pair.a.post(&Wqe::nop());
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)]);
 }
 
@@ -286,7 +286,7 @@ fn user_index_replaces_the_srq_number_in_version_1_cqes() {
         let mut pair = Pair::changed(|options| options.user_index = user_index);
         pair.a.host.cqe_version = version;
         pair.a.post(&Wqe::nop());
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.sends()[0].srqn_uidx(), expected);
     }
 }
@@ -300,7 +300,7 @@ fn shared_receive_queue_entries_are_named_by_index() {
     for n in 0..3 {
         pair.a.post(&Wqe::send_inline(&[n; 10]));
     }
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.receive_results(), [(0, 0), (3, 0), (6, 0)]);
     assert_eq!(pair.b.receives()[1].srqn_uidx(), 0x55);
     assert_eq!(pair.b.host.read(DATA + 0x200, 10), [2; 10]);
@@ -313,7 +313,7 @@ fn atomics_act_once_and_return_the_original() {
     pair.a.post(&Wqe::fetch_add(DATA, DATA, KEY, 5));
     pair.a.post(&Wqe::compare_swap(DATA + 8, DATA, 105, 7));
     pair.a.post(&Wqe::compare_swap(DATA + 16, DATA, 105, 9));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.read(DATA, 8), 7_u64.to_ne_bytes_for_test());
     let results = [100_u64, 105, 7]
         .map(ToTestBytes::to_ne_bytes_for_test)
@@ -343,7 +343,7 @@ fn long_messages_ask_for_acknowledgements_on_the_way_and_fill_the_window() {
     let data = pattern(bytes as usize, 2);
     pair.a.host.write(DATA, &data);
     pair.a.post(&Wqe::write(DATA, bytes, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.read(DATA, bytes as usize), data);
     let asking = pair
         .seen
@@ -367,7 +367,7 @@ fn both_directions_work_at_once() {
     pair.b.post(&Wqe::write(DATA, 3000, DATA + 0x2000, KEY));
     pair.a.post(&Wqe::read(DATA + 0x4000, 3000, DATA, KEY));
     pair.b.post(&Wqe::read(DATA + 0x4000, 3000, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.read(DATA + 0x2000, 3000), left);
     assert_eq!(pair.a.host.read(DATA + 0x2000, 3000), right);
     assert_eq!(pair.b.host.read(DATA + 0x4000, 3000), left);
@@ -384,7 +384,7 @@ fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
         pair.b.post_receive(&[(KEY, DATA, 64)]);
         pair.a.post(&Wqe::send_inline(&[1; 8]));
         pair.a.post(&Wqe::write(DATA, 8, DATA, KEY));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.b.host.events, events);
     }
 }
@@ -399,7 +399,7 @@ fn receive_counters_are_told_whole_or_cut_to_the_ring() {
         for _ in 0..RQ_ENTRIES + 3 {
             pair.b.post_receive(&[(KEY, DATA, 64)]);
             pair.a.post(&Wqe::send_inline(&[1; 8]));
-            pair.settle();
+            pair.run_until_idle();
         }
         let told = pair.b.receive_results();
         let last = if cuts { 2 } else { RQ_ENTRIES + 2 };
@@ -418,7 +418,7 @@ fn first_packet_in_rtr_raises_communication_established_once() {
     pair.b.enter_rtr(&options, 1);
     pair.a.post(&Wqe::send_inline(&[1; 8]));
     pair.a.post(&Wqe::write(DATA, 8, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.events, [EventType::COMM_EST]);
     assert_eq!(pair.b.receive_results(), [(0, 0)]);
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)], "RTR answers");
@@ -429,7 +429,7 @@ fn query_shows_live_state_psns_and_counters() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
-    pair.settle();
+    pair.run_until_idle();
     let (a, b) = (pair.a.qp.query(), pair.b.qp.query());
     assert_eq!((a.state(), b.state()), (3, 3));
     assert_eq!(a.next_send_psn(), FIRST_PSN + 3);

@@ -40,7 +40,7 @@ fn a_lost_packet_is_out_of_sequence_there_and_a_sequence_nak_here() {
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.drop_packets(Port::A, &[1]);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
     assert_eq!(counted(&pair.a), [(QCounter::PacketSeqErr, 1)]);
     assert_eq!(counted(&pair.b), [(QCounter::OutOfSequence, 1)]);
@@ -66,7 +66,7 @@ fn a_hole_in_the_answers_to_a_read_is_an_implied_nak() {
     let mut pair = Pair::new();
     pair.drop_packets(Port::B, &[1]);
     pair.a.post(&Wqe::read(DATA, 3 * MTU, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
     assert_eq!(counted(&pair.a), [(QCounter::ImpliedNakSeqErr, 1)]);
     let there = [
@@ -124,7 +124,7 @@ fn each_refused_request_is_counted_by_its_reason_on_both_sides() {
     for (wqe, here, there) in cases {
         let mut pair = Pair::new();
         pair.a.post(&wqe);
-        pair.settle();
+        pair.run_until_idle();
         let times = |side: &Side, what| side.host.counted.get(&(0, what)).copied();
         assert_eq!(times(&pair.a, here), Some(1), "{wqe:?}");
         assert_eq!(times(&pair.a, QCounter::ReqCqeError), Some(1), "{wqe:?}");
@@ -138,7 +138,7 @@ fn a_message_longer_than_its_buffer_is_counted_as_a_local_length_error_there() {
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send(DATA, 65));
-    pair.settle();
+    pair.run_until_idle();
     let here = [
         (QCounter::ReqCqeError, 1),
         (QCounter::ReqRemoteInvalidRequest, 1),

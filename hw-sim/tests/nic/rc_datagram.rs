@@ -46,7 +46,7 @@ fn datagram_over_ipv4_arrives_behind_its_right_aligned_header() {
     });
     pair.a
         .post(&Wqe::datagram(2, QKEY, 0, DATA, 1000).flags(SOLICITED));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
     assert_eq!(pair.b.host.read(DATA + 0x1000, 1000), data);
     let area = pair.b.host.read(DATA, 40);
@@ -73,7 +73,7 @@ fn datagram_over_ipv6_and_roce_v1_says_so_and_in_which_vlan_it_came() {
         let mut pair = Pair::with(&datagrams());
         pair.b.post_receive(&[(KEY, DATA, 2000)]);
         pair.a.post(&Wqe::datagram(2, QKEY, gid_index, DATA, 4));
-        pair.settle();
+        pair.run_until_idle();
         let cqe = &pair.b.receives()[0];
         assert_eq!(cqe.flags_rqpn() >> 24, 1 << 4 | l3_type);
         let tagged = cqe.l4_l3_hdr_type() & 1 == 1;
@@ -90,10 +90,10 @@ fn datagram_over_ipv6_and_roce_v1_says_so_and_in_which_vlan_it_came() {
 fn datagram_with_another_qkey_or_without_receive_is_dropped() {
     let mut pair = Pair::with(&datagrams());
     pair.a.post(&Wqe::datagram(2, QKEY, 0, DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     pair.b.post_receive(&[(KEY, DATA, 2000)]);
     pair.a.post(&Wqe::datagram(2, QKEY + 1, 0, DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.a.send_results(),
         [(0, 0), (2, 0)],
@@ -107,7 +107,7 @@ fn controlled_qkey_in_a_wqe_means_the_contexts() {
     let mut pair = Pair::with(&datagrams());
     pair.b.post_receive(&[(KEY, DATA, 2000)]);
     pair.a.post(&Wqe::datagram(2, 0xffff_ffff, 0, DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.receive_results(), [(0, 0)]);
 }
 
@@ -117,18 +117,18 @@ fn datagram_longer_than_the_mtu_stops_the_send_queue_only() {
     pair.a.post(&Wqe::datagram(2, QKEY, 0, DATA, 1025));
     pair.a
         .post(&Wqe::datagram(2, QKEY, 0, DATA, 4).unsignalled());
-    pair.settle();
+    pair.run_until_idle();
     let too_long = Syndrome::LOCAL_LENGTH_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, too_long), (2, FLUSHED)]);
     assert_eq!(pair.a.qp.state(), State::SendQueueError);
     pair.a.post_receive(&[(KEY, DATA, 2000)]);
     pair.b.post(&Wqe::datagram(1, QKEY, 0, DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.receive_results(), [(0, 0)], "it still receives");
     pair.a.modify(Transition::SqErrToRts);
     pair.b.post_receive(&[(KEY, DATA, 2000)]);
     pair.a.post(&Wqe::datagram(2, QKEY, 0, DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results().last(), Some(&(4, 0)));
 }
 
@@ -137,7 +137,7 @@ fn receive_shorter_than_a_datagram_is_a_length_error() {
     let mut pair = Pair::with(&datagrams());
     pair.b.post_receive(&[(KEY, DATA, 50)]);
     pair.a.post(&Wqe::datagram(2, QKEY, 0, DATA, 11));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.b.receive_results(),
         [(0, Syndrome::LOCAL_LENGTH_ERR.0)]
@@ -149,7 +149,7 @@ fn receive_shorter_than_a_datagram_is_a_length_error() {
 fn unused_source_address_of_a_datagram_is_an_operation_error() {
     let mut pair = Pair::with(&datagrams());
     pair.a.post(&Wqe::datagram(2, QKEY, 77, DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
     assert_eq!(pair.a.host.bugs.len(), 1);
 }
@@ -158,7 +158,7 @@ fn unused_source_address_of_a_datagram_is_an_operation_error() {
 fn rdma_on_a_datagram_queue_pair_is_an_operation_error() {
     let mut pair = Pair::with(&datagrams());
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
 }
 
@@ -173,7 +173,7 @@ fn general_services_send_as_queue_pair_one() {
     let mut pair = Pair::with(&options);
     pair.b.post_receive(&[(KEY, DATA, 300)]);
     pair.a.post(&Wqe::datagram(2, GSI_QKEY, 0, DATA, 256));
-    pair.settle();
+    pair.run_until_idle();
     let cqe = &pair.b.receives()[0];
     assert_eq!((cqe.flags_rqpn() & 0xff_ffff, cqe.byte_cnt()), (1, 296));
     assert_eq!(pair.a.qp.query().next_send_psn(), FIRST_PSN + 1);
@@ -188,7 +188,7 @@ fn unreliable_messages_arrive_and_are_never_answered() {
         pair.b.post_receive(&[(KEY, DATA, 4096)]);
         pair.a.post(&Wqe::send(DATA, bytes));
         pair.a.post(&Wqe::write(DATA, bytes, DATA + 0x2000, KEY));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)]);
         assert_eq!(pair.b.receive_results(), [(0, 0)]);
         assert_eq!(pair.b.host.read(DATA, data.len()), data);
@@ -206,10 +206,10 @@ fn unreliable_message_with_a_hole_is_lost_and_its_receive_serves_the_next() {
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.filter = Box::new(|_, count, _| count != 1);
     pair.a.post(&Wqe::send_inline(&[0xee; 600]));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.completions.len(), 0);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.receive_results(), [(0, 0)]);
     assert_eq!(pair.b.host.read(DATA, data.len()), data);
 }
@@ -218,7 +218,7 @@ fn unreliable_message_with_a_hole_is_lost_and_its_receive_serves_the_next() {
 fn unreliable_write_without_rights_is_dropped() {
     let mut pair = Pair::with(&unreliable());
     pair.a.post(&Wqe::write(DATA, 4, DATA, NO_KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
     assert_eq!(pair.b.qp.state(), State::ReadyToSend);
     assert_eq!(pair.b.host.events, [mlx_prm::EventType(0); 0]);
@@ -228,7 +228,7 @@ fn unreliable_write_without_rights_is_dropped() {
 fn reads_on_an_unreliable_connection_are_operation_errors() {
     let mut pair = Pair::with(&unreliable());
     pair.a.post(&Wqe::read(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
 }
 
@@ -238,14 +238,14 @@ fn unreliable_connection_sends_again_after_an_error_in_the_middle_of_a_message()
     let half = Wqe::send(DATA, 2 * MTU).data(NO_KEY, DATA, MTU);
     pair.a.post(&half);
     pair.a.post(&Wqe::send(DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     let protection = Syndrome::LOCAL_PROT_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, protection), (1, FLUSHED)]);
     assert_eq!(pair.a.qp.state(), State::SendQueueError);
     pair.a.modify(Transition::SqErrToRts);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send(DATA, 4));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results().last(), Some(&(2, 0)));
     assert_eq!(
         pair.b.receive_results(),
@@ -289,7 +289,7 @@ fn a_send_posted_after_the_recovery_is_not_flushed_with_those_before_it() {
         }
         pair.a.modify(Transition::SqErrToRts);
         pair.a.post(&good);
-        pair.settle();
+        pair.run_until_idle();
         let flushed = (1..=20).map(|place| (place * blocks, FLUSHED));
         let expected: Vec<(u16, u8)> = std::iter::once((0, syndrome.0))
             .chain(flushed)
@@ -312,7 +312,7 @@ fn packets_of_another_transport_are_dropped() {
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     let frame = packet.emit();
     pair.deliver(Port::B, &frame);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.completions.len(), 0);
 }
 
@@ -323,7 +323,7 @@ fn key_changes_reach_the_function_in_order_and_complete() {
         pair.a.post(&Wqe::umr(0x4400, &[7; 64]));
         pair.a
             .post(&Wqe::umr(0x5500, &[]).unsignalled().flags(UMR_FENCED));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.host.umrs, [(0x4400, vec![7; 64]), (0x5500, vec![])]);
         assert_eq!(pair.a.send_results(), [(0, 0)]);
         assert_eq!(pair.a.sends()[0].send_wqe_opcode(), 0x25);
@@ -340,7 +340,7 @@ fn a_wqe_behind_a_key_change_waits_for_it_or_is_a_driver_bug() {
         pair.a.post(&Wqe::umr(0x4400, &[7; 64]));
         pair.a.post(&Wqe::send(DATA, 64).flags(mode << 5));
         pair.a.post(&Wqe::send(DATA, 64));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.send_results(), [(0, 0), (3, 0), (4, 0)]);
         assert_eq!(pair.a.host.bugs.len(), complaints, "mode {mode}");
     }
@@ -389,7 +389,7 @@ fn a_wqe_behind_a_local_invalidation_needs_no_fence() {
     pair.a.post(&Wqe::invalidate(0x4400));
     pair.a.post(&Wqe::invalidate(0x5500));
     pair.a.post(&Wqe::send(DATA, 64));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0), (2, 0), (4, 0)]);
     assert_eq!(pair.a.host.bugs, [""; 0]);
 }
@@ -408,11 +408,11 @@ fn a_key_changes_by_a_table_longer_than_the_largest_message() {
         let table = pattern(64 << 10, 3);
         pair.a.host.write(DATA, &table);
         pair.a.post(&Wqe::umr_pointed(0x4400, DATA, 64 << 10));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.send_results(), [(0, 0)]);
         assert_eq!(pair.a.host.umrs, [(0x4400, table)]);
         pair.a.post(&Wqe::send(DATA, 4097));
-        pair.settle();
+        pair.run_until_idle();
         let results = pair.a.send_results();
         let expected = if service == REG_UMR {
             Syndrome::LOCAL_QP_OP_ERR // it sends nothing
@@ -460,7 +460,7 @@ fn a_key_change_brings_the_entries_it_announces_and_no_more() {
     ] {
         let mut pair = Pair::new();
         pair.a.post(&wqe);
-        pair.settle();
+        pair.run_until_idle();
         let expected = if is_good {
             0
         } else {
@@ -475,6 +475,6 @@ fn a_key_change_brings_the_entries_it_announces_and_no_more() {
 fn refused_key_change_is_a_bind_error() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::umr(NO_KEY, &[]));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, Syndrome::MW_BIND_ERR.0)]);
 }

@@ -149,7 +149,7 @@ fn invalid_requests_fail_the_wqe_and_raise_an_invalid_request_event() {
             assert_eq!(outcome(&mut pair, &wqe), expected, "{what}");
         } else {
             pair.a.post(&wqe);
-            pair.settle();
+            pair.run_until_idle();
             assert_eq!(pair.a.send_results(), [(0, expected.requester)], "{what}");
             assert_eq!(pair.b.host.events, expected.events);
         }
@@ -256,7 +256,7 @@ fn error_completion_waits_for_the_wqes_before_it() {
         .post(&Wqe::write(DATA, 0, DATA, KEY).data(NO_KEY, DATA, 4));
     pair.a.run();
     assert_eq!(pair.a.sends().len(), 0, "the read is not done yet");
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.a.send_results(),
         [(0, 0), (1, Syndrome::LOCAL_PROT_ERR.0)]
@@ -270,7 +270,7 @@ fn answers_owed_before_a_refused_request_are_still_given() {
     pair.b.host.write(DATA, &pattern(1500, 3));
     pair.a.place(&Wqe::read(DATA, 1500, DATA, KEY));
     pair.a.post(&Wqe::write(DATA, 4, DATA, NO_KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.a.send_results(),
         [(0, 0), (1, Syndrome::REMOTE_ACCESS_ERR.0)]
@@ -303,9 +303,9 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
     for _ in 0..30 {
         pair.a.post_receive(&[(KEY, DATA, 64)]);
     }
-    pair.settle();
+    pair.run_until_idle();
     pair.a.modify(Transition::ToErr);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.a.send_results(),
         (0..20).map(|n| (n, FLUSHED)).collect::<Vec<_>>()
@@ -328,9 +328,9 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
 fn wqes_posted_in_the_error_state_are_flushed_too() {
     let mut pair = Pair::new();
     pair.a.modify(Transition::ToErr);
-    pair.settle();
+    pair.run_until_idle();
     pair.a.post(&Wqe::send(DATA, 4).unsignalled());
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, FLUSHED)]);
     pair.run_until(5_000_000);
     pair.a.post_receive(&[(KEY, DATA, 64)]);
@@ -354,9 +354,9 @@ fn message_half_received_is_flushed() {
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.filter = Box::new(|from, count, _| from == Port::B || count < 2);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
-    pair.settle();
+    pair.run_until_idle();
     pair.b.modify(Transition::ToErr);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.receive_results(), [(0, FLUSHED), (1, FLUSHED)]);
 }
 
@@ -365,7 +365,7 @@ fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
     let mut pair = Pair::changed(|options| options.shared_receive_queue = true);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.b.modify(Transition::ToErr);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.completions.len(), 0);
     assert_eq!(pair.b.host.events, [EventType::SRQ_LAST_WQE]);
     assert_eq!(pair.b.host.shared.len(), 1);
@@ -391,7 +391,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post_receive(&[(KEY, DATA, 64)]);
-    pair.settle();
+    pair.run_until_idle();
     pair.a.modify(Transition::ToRst);
     pair.run_until(10_000_000);
     assert_eq!(pair.a.host.completions.len(), 0);
@@ -569,7 +569,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
         let mut pair = Pair::new();
         pair.filter = Box::new(|_, _, _| false);
         pair.a.post(&Wqe::read(DATA, 3 * MTU, DATA, KEY));
-        pair.settle();
+        pair.run_until_idle();
         let mut headers = Headers {
             aeth: Some(AethRepr {
                 syndrome: AckSyndrome::ACK,
@@ -586,7 +586,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
         packet.bth.dest_qpn = Qpn::new(qpn(1));
         frame = packet.emit();
         pair.deliver(Port::A, &frame);
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(
             pair.a.send_results(),
             [(0, Syndrome::BAD_RESP_ERR.0)],
@@ -608,7 +608,7 @@ fn packets_with_another_partition_key_are_dropped() {
     packet.bth.pkey = 0x8001;
     frame = packet.emit();
     pair.deliver(Port::B, &frame);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.operations(Port::B), []);
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
@@ -621,7 +621,7 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     for sent in 0..3 {
         let mut pair = Pair::new();
         pair.a.post(&Wqe::read(DATA, 4 * MTU, DATA, READ_ONLY));
-        pair.settle();
+        pair.run_until_idle();
         let headers = reth(READ_ONLY, 4 * MTU);
         let again = forged(Operation::ReadRequest, Psn::masked(FIRST_PSN), headers, &[]);
         let gone = |pair: &mut Pair| pair.b.host.keys.remove(&READ_ONLY).map(|_| ());
@@ -635,11 +635,11 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
         }
         assert_eq!(pair.b.host.frames.len(), answers + sent, "after {sent}");
         gone(&mut pair);
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.b.qp.state(), State::ReadyToSend, "after {sent}");
         assert_eq!(pair.b.host.events, [], "after {sent}");
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)], "after {sent}");
     }
 }
@@ -671,7 +671,7 @@ fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone()
 fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     // A read of the maximum length has more packets than half of all PSNs.
     let cases = [
         (1, 16),
@@ -685,10 +685,10 @@ fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
         let psn = Psn::masked(FIRST_PSN.wrapping_sub(back));
         let frame = forged(Operation::ReadRequest, psn, headers, &[]);
         pair.deliver(Port::B, &frame);
-        pair.settle();
+        pair.run_until_idle();
     }
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.a.send_results(),
         [(0, 0), (1, 0)],

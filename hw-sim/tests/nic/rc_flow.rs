@@ -33,7 +33,7 @@ fn lost_packet_in_the_middle_draws_one_sequence_nak_and_is_resent_at_once() {
     let data = pattern(5 * MTU as usize, 4);
     pair.a.host.write(DATA, &data);
     pair.a.post(&Wqe::send(DATA, 5 * MTU));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0)], "no timer was needed");
     assert_eq!(pair.b.host.read(DATA, data.len()), data);
     assert_eq!(
@@ -56,7 +56,7 @@ fn long_write_arrives_whole_whichever_of_its_packets_is_lost() {
         pair.a.post(&Wqe::write(DATA, 5 * MTU, TO, KEY));
         // All packets are on the wire before B handles the first one.
         pair.a.run();
-        pair.settle();
+        pair.run_until_idle();
         let is_last = lost == &[4];
         assert_eq!(pair.a.sends().is_empty(), is_last, "{lost:?} at once");
         pair.run_until(2 * ACK_TIMEOUT_NS);
@@ -95,7 +95,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
     pair.a.run();
-    pair.settle();
+    pair.run_until_idle();
     let nak = (Psn::masked(FIRST_PSN), AckSyndrome::Nak(NakCode::Sequence));
     assert_eq!(
         seen.borrow()
@@ -152,7 +152,7 @@ fn ack_timeout_zero_waits_forever() {
     let mut pair = Pair::changed(|options| options.ack_timeout = 0);
     pair.filter = Box::new(|_, _, _| false);
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.qp.timer_due(), None);
 }
 
@@ -183,7 +183,7 @@ fn lost_read_response_is_requested_again_from_where_it_broke_off() {
         from == Port::A || count != 2
     });
     pair.a.post(&Wqe::read(DATA, 6 * MTU, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.host.read(DATA, data.len()), data);
     assert_eq!(
         pair.a.send_results(),
@@ -202,7 +202,7 @@ fn duplicate_read_is_executed_again_from_memory_as_it_is() {
     pair.b.host.write(DATA, &[1; 16]);
     pair.drop_packets(Port::B, &[0]);
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     pair.b.host.write(DATA, &[2; 16]);
     pair.run_until(2 * ACK_TIMEOUT_NS);
     assert_eq!(pair.a.host.read(DATA, 16), [2; 16]);
@@ -231,7 +231,7 @@ fn acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
     pair.drop_packets(Port::B, &[0]);
     pair.a.place(&Wqe::read(DATA, 16, DATA, KEY));
     pair.a.post(&Wqe::write(DATA + 0x100, 4, DATA + 0x100, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)]);
     assert_eq!(pair.a.host.read(DATA, 16), [7; 16]);
 }
@@ -240,7 +240,7 @@ fn acknowledgement_beyond_a_read_implies_that_its_response_was_lost() {
 fn receiver_not_ready_waits_out_the_timer_and_tries_again() {
     let mut pair = Pair::changed(|options| options.min_rnr_nak = 5); // 60 µs
     pair.a.post(&Wqe::send_inline(&[9; 4]));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.sends().len(), 0);
     assert_eq!(pair.a.qp.timer_due(), Some(60_000));
     pair.run_until(59_999);
@@ -291,7 +291,7 @@ fn sequence_nak_while_the_receiver_is_waited_for_neither_ends_the_wait_nor_count
     for byte in [9, 10] {
         pair.a.post(&Wqe::send_inline(&[byte; 4]));
     }
-    pair.settle();
+    pair.run_until_idle();
     pair.deliver(Port::A, &nak.take());
     for _ in 0..2 {
         pair.b.post_receive(&[(KEY, DATA, 64)]);
@@ -326,7 +326,7 @@ fn write_with_immediate_needs_its_receive_only_for_the_last_packet() {
     let data = pattern(3 * MTU as usize, 6);
     pair.a.host.write(DATA, &data);
     pair.a.post(&Wqe::write_immediate(DATA, 3 * MTU, DATA, 1));
-    pair.settle();
+    pair.run_until_idle();
     let two = 2 * MTU as usize;
     assert_eq!(pair.b.host.read(DATA, two), &data[..two]);
     assert_eq!(
@@ -355,7 +355,7 @@ fn reads_beyond_the_initiator_depth_wait_for_their_turn() {
         2,
         "two reads and nothing behind the third"
     );
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.a.send_results(),
         (0..6).map(|n| (n, 0)).collect::<Vec<_>>()
@@ -377,7 +377,7 @@ fn reads_beyond_the_responders_resources_are_refused() {
         pair.a.post(&Wqe::read(DATA, 64, DATA, KEY));
     }
     pair.a.run();
-    pair.settle();
+    pair.run_until_idle();
     let refused = Syndrome::REMOTE_INVAL_REQ_ERR.0;
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0), (2, refused)]);
     assert_eq!(pair.b.host.events, [EventType::WQ_INVAL_REQ_ERROR]);
@@ -393,7 +393,7 @@ fn fenced_wqe_waits_for_earlier_reads_and_nothing_else() {
             .post(&Wqe::write(DATA + 0x100, 4, DATA + 0x200, KEY).flags(flags));
         pair.a.run();
         assert_eq!(pair.a.host.frames.len(), sent_before, "fence {flags:#x}");
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.a.send_results(), [(0, 0), (1, 0), (2, 0)]);
     }
 }
@@ -405,7 +405,7 @@ fn fenced_write_sends_what_the_read_before_it_fetched() {
     pair.a.post(&Wqe::read(DATA, 8, DATA, KEY));
     pair.a
         .post(&Wqe::write(DATA, 8, DATA + 0x100, KEY).flags(FENCED));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.read(DATA + 0x100, 8), [0x77; 8]);
 }
 
@@ -418,7 +418,7 @@ fn window_bounds_the_packets_on_the_wire() {
     }
     pair.a.run();
     assert_eq!(pair.a.host.frames.len(), 256);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.qp.query().rmsn(), u32::from(SQ_BLOCKS));
 }
 
@@ -453,7 +453,7 @@ fn acknowledgements_that_queue_up_merge_into_one() {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
     pair.a.run();
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.count(Port::B, Operation::Acknowledge), 1);
     assert_eq!(pair.a.sends().len(), 10);
 }
@@ -473,12 +473,12 @@ fn unexpected_and_duplicate_answers_are_ignored() {
     });
     pair.a.post(&Wqe::send_inline(&[1; 4]));
     pair.a.post(&Wqe::read(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     answers.append(&mut kept.borrow_mut());
     assert_eq!(answers.len(), 2);
     for frame in &answers {
         pair.deliver(Port::A, frame);
-        pair.settle();
+        pair.run_until_idle();
     }
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)]);
     assert_eq!(pair.operations(Port::A).len(), 2, "nothing was sent again");

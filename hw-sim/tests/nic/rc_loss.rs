@@ -169,7 +169,7 @@ impl World {
             self.begin();
         }
         while self.done < EXCHANGES {
-            self.pair.settle();
+            self.pair.run_until_idle();
             while self.attend() {}
             if self.pair.a.qp.pending() || self.pair.b.qp.pending() {
                 continue;

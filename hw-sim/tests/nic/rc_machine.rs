@@ -180,7 +180,7 @@ fn receives_may_be_posted_in_init_and_packets_are_dropped_there() {
     pair.b.enter_init(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send_inline(&[1; 4]));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.host.completions.len(), 0);
     pair.b.enter_rtr(&options, 1);
     pair.run_until(100_000);
@@ -247,11 +247,11 @@ fn references_are_those_of_the_context() {
 fn posted(bytes: &[u8], doorbell: Option<[u8; 8]>) -> (Vec<(u16, u8)>, usize) {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
-    pair.settle();
+    pair.run_until_idle();
     pair.a.place_bytes(bytes);
     let first = doorbell.unwrap_or_else(|| *bytes.first_chunk().expect("a control segment"));
     pair.a.ring(&first);
-    pair.settle();
+    pair.run_until_idle();
     (pair.a.send_results(), pair.a.host.bugs.len())
 }
 
@@ -338,7 +338,7 @@ fn doorbells_that_disagree_with_the_record_are_operation_errors() {
     pair.a.place(&Wqe::nop());
     pair.a.set_send_record(SQ_BLOCKS + 1);
     pair.a.ring(&Wqe::nop().encode(0, qpn(1)));
-    pair.settle();
+    pair.run_until_idle();
     let operation = Syndrome::LOCAL_QP_OP_ERR.0;
     assert_eq!(
         pair.a.send_results(),
@@ -354,9 +354,9 @@ fn record_that_is_ahead_of_the_doorbell_is_a_second_post_on_its_way() {
     pair.a.place(&first);
     pair.a.place(&first);
     pair.a.ring(&first.encode(0, qpn(1)));
-    pair.settle();
+    pair.run_until_idle();
     pair.a.ring(&first.encode(1, qpn(1)));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)]);
     assert_eq!(pair.a.host.bugs, Vec::<String>::new());
 }
@@ -377,7 +377,7 @@ fn device_may_look_at_the_record_before_the_doorbell_comes() {
     pair.a.place(&Wqe::write(DATA, 4, DATA, KEY)); // record written, register not yet
     for _ in 0..200 {
         pair.b.post(&Wqe::write(DATA, 4, DATA, KEY).unsignalled());
-        pair.settle();
+        pair.run_until_idle();
         if !pair.a.sends().is_empty() {
             assert_eq!(pair.a.send_results(), [(0, 0)]);
             return;
@@ -395,7 +395,7 @@ fn queue_memory_the_device_cannot_read_is_an_operation_error() {
     pair.a.qp = Qp::create(qpn(1), &context, memory(&context)).expect("an address is an address");
     pair.a.connect(&options, 2);
     pair.a.post(&Wqe::nop());
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.qp.state(), State::Error);
     assert_eq!(pair.a.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
 }

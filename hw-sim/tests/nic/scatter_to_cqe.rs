@@ -44,7 +44,7 @@ fn sent_and_received(scatter: (u32, u32), bytes: u32) -> (Vec<u8>, Option<Vec<u8
     pair.a.host.write(DATA, &data);
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.a.post(&Wqe::send(DATA, bytes));
-    pair.settle();
+    pair.run_until_idle();
     let receives = pair.b.receives();
     assert_eq!(receives.len(), 1, "{bytes} bytes");
     assert_eq!(receives[0].opcode(), CqeOpcode::RESP_SEND);
@@ -88,7 +88,7 @@ fn immediate_data_and_an_invalidated_key_stay_beside_the_bytes() {
     }
     pair.a.post(&Wqe::send_immediate(DATA, 8, 0x0102_0304));
     pair.a.post(&Wqe::send_invalidate(DATA, 8, READ_ONLY));
-    pair.settle();
+    pair.run_until_idle();
     let seen: Vec<_> = pair
         .b
         .receives()
@@ -116,7 +116,7 @@ fn a_shared_receive_queues_wqe_is_named_by_its_index() {
     for _ in 0..2 {
         pair.a.post(&Wqe::send_inline(&pattern(12, 5)));
     }
-    pair.settle();
+    pair.run_until_idle();
     let receives = pair.b.receives();
     let seen: Vec<_> = receives
         .iter()
@@ -134,7 +134,7 @@ fn an_unreliable_connection_scatters_to_the_entry_too() {
     });
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::send_inline(&pattern(12, 5)));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         in_entry(&pair.b, &pair.b.receives()[0]),
         Some(pattern(12, 5))
@@ -149,10 +149,10 @@ fn a_short_send_that_its_receive_has_no_room_for_is_a_length_error() {
     pair.b.post_receive(&[(NO_KEY, DATA, 8)]);
     pair.b.post_receive(&[(KEY, DATA, 8)]);
     pair.a.post(&Wqe::send_inline(&pattern(8, 5)));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.receive_results(), [(0, 0)]);
     pair.a.post(&Wqe::send_inline(&pattern(9, 5)));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         pair.b.receive_results()[1],
         (1, Syndrome::LOCAL_LENGTH_ERR.0)
@@ -166,7 +166,7 @@ fn a_write_with_immediate_goes_to_memory_however_short_it_is() {
     pair.a.host.write(DATA, &pattern(8, 2));
     pair.b.post_receive(&[]);
     pair.a.post(&Wqe::write_immediate(DATA, 8, DATA, 7));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.b.receives()[0].format(), 0);
     assert_eq!(pair.b.host.read(DATA, 8), pattern(8, 2));
 }
@@ -184,7 +184,7 @@ fn a_short_read_comes_back_in_the_entry() {
         let data = pattern(bytes as usize, 9);
         pair.b.host.write(DATA + 128, &data);
         pair.a.post(&Wqe::read(DATA, bytes, DATA + 128, KEY));
-        pair.settle();
+        pair.run_until_idle();
         let sends = pair.a.sends();
         assert_eq!(
             (sends[0].send_wqe_opcode(), sends[0].byte_cnt()),
@@ -216,7 +216,7 @@ fn the_original_of_an_atomic_is_in_the_cqe_in_memory_order() {
     pair.b.host.write(DATA + 128, &in_host_order(77));
     pair.a.post(&Wqe::fetch_add(DATA, DATA + 128, KEY, 3));
     pair.a.post(&Wqe::compare_swap(DATA, DATA + 128, 80, 1));
-    pair.settle();
+    pair.run_until_idle();
     let sends = pair.a.sends();
     let seen: Vec<_> = sends.iter().map(|cqe| in_entry(&pair.a, cqe)).collect();
     let found = |value: u64| Some(in_host_order(value).to_vec());
@@ -247,7 +247,7 @@ fn a_short_read_without_an_entry_has_nowhere_to_put_its_data() {
     read.flags = 0;
     pair.a.post(&read);
     pair.a.post(&Wqe::read(DATA, 40, DATA + 128, KEY));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.a.send_results(), [(1, 0)]);
     assert_eq!(pair.a.host.bugs.len(), 1, "{:?}", pair.a.host.bugs);
 }

@@ -67,7 +67,7 @@ fn mad_in(frame: &[u8]) -> [u8; 256] {
 /// Returns a port without a driver, in a subnet whose manager is not part of the simulator.
 fn port() -> (Sim, Arc<SimFunction>) {
     let sim = Sim::new(SimConfig::seeded(1));
-    sim.leave_subnet_to_manager();
+    sim.use_external_subnet_manager();
     let function = sim.add_function(modest().infiniband());
     sim.connect_outside(&function, LinkFaults::NONE);
     sim.advance(Duration::from_millis(100));
@@ -177,7 +177,7 @@ fn subnet_management_is_answered_on_lane_15_and_nothing_else_is() {
 #[test]
 fn a_set_of_down_takes_the_link_down_at_both_ends() {
     let sim = Sim::new(SimConfig::seeded(1));
-    sim.leave_subnet_to_manager();
+    sim.use_external_subnet_manager();
     let mut benches = [1, 2].map(|number| {
         let profile = modest()
             .infiniband()
@@ -281,7 +281,7 @@ fn local(bench: &mut Bench, method: u8, attribute: u16, data: &[u8; 64]) -> Smp 
 
 fn managed() -> (Bench, Resources) {
     let (bench, resources) = Bench::usable(modest().infiniband());
-    bench.sim.leave_subnet_to_manager();
+    bench.sim.use_external_subnet_manager();
     (bench, resources)
 }
 

@@ -53,7 +53,7 @@ const CHUNK: usize = 64 << 10;
 /// returns has written nothing.
 const PIECE: usize = 4096;
 /// Interval at which simnic checks whether QEMU has connected.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that a reader has for the remaining output when a time limit or a signal ends the machine.
 pub const GRACE: Duration = Duration::from_secs(5);
 
@@ -325,7 +325,7 @@ impl Session {
                         if Instant::now() > deadline {
                             bail!("QEMU does not connect to {name}");
                         }
-                        thread::park_timeout(LOOK);
+                        thread::park_timeout(POLL_INTERVAL);
                     }
                     Err(error) => return Err(error).context(name),
                 }
@@ -481,7 +481,7 @@ impl Output {
 /// Reads and counts the bytes left in a connection whose other end is closed.
 fn left_in(mut from: &UnixStream) -> u64 {
     // Another process may keep the other end open, so this does not wait for the end of the stream.
-    let _ = from.set_read_timeout(Some(LOOK));
+    let _ = from.set_read_timeout(Some(POLL_INTERVAL));
     let (mut buffer, mut bytes) = (vec![0; CHUNK], 0);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         bytes += count as u64;
@@ -519,7 +519,9 @@ fn copy_stream(mut from: impl Read, mut to: impl Write, meter: &Meter) {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // Another process may have made the shared descriptor nonblocking; then try again later.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::park_timeout(LOOK),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::park_timeout(POLL_INTERVAL)
+                }
                 Err(error) => meter.change(|progress| progress.refused = Some(error)),
             }
         }

@@ -63,7 +63,7 @@ fn part() {
     }
 }
 
-fn told(name: &str) -> String {
+fn variable(name: &str) -> String {
     std::env::var(name).expect(name)
 }
 
@@ -76,12 +76,12 @@ fn this_test(part: &str) -> Command {
 }
 
 fn simnic() {
-    let run = PathBuf::from(told(RUN));
-    if told(CASE) == case::ENDS_ON_A_FULL_DISK {
+    let run = PathBuf::from(variable(RUN));
+    if variable(CASE) == case::ENDS_ON_A_FULL_DISK {
         let full = File::options().write(true).open("/dev/full");
         nix::unistd::dup2_stdout(full.expect("Linux has /dev/full")).expect("a descriptor");
     }
-    let words = format!("simnic {} -- true", told(OPTIONS));
+    let words = format!("simnic {} -- true", variable(OPTIONS));
     let options = Line::parse_from(words.split_whitespace()).options;
     let mut session = Session::open(&run, 2).expect("sockets");
     let status = follow(&options, &mut session, &tied(&this_test("guest")), &run);
@@ -93,8 +93,8 @@ fn simnic() {
 
 /// Sends the messages of a guest, and runs until simnic ends it.
 fn guest() {
-    let run = PathBuf::from(told(RUN));
-    let case = told(CASE);
+    let run = PathBuf::from(variable(RUN));
+    let case = variable(CASE);
     let port =
         |name: &str| UnixStream::connect(run.join(format!("{name}.sock"))).expect("simnic listens");
     let (mut control, input, mut output, mut errors) =

@@ -407,7 +407,7 @@ impl Pair {
     }
 
     /// Processes everything that is due at the current time.
-    pub fn settle(&mut self) {
+    pub fn run_until_idle(&mut self) {
         for _ in 0..1_000_000 {
             let mut busy = false;
             for port in [Port::A, Port::B] {
@@ -446,7 +446,7 @@ impl Pair {
 
     /// Advances time to `until`, and processes everything that becomes due.
     pub fn run_until(&mut self, until: u64) {
-        self.settle();
+        self.run_until_idle();
         while let Some(next) = self.next_event().filter(|&next| next <= until) {
             self.now = next.max(self.now);
             for side in [&mut self.a, &mut self.b] {
@@ -455,7 +455,7 @@ impl Pair {
                     side.qp.timer(&mut side.host);
                 }
             }
-            self.settle();
+            self.run_until_idle();
         }
         self.now = until.max(self.now);
     }
@@ -463,7 +463,7 @@ impl Pair {
     /// Advances time as long as `waiting` returns true, until there is no event before the time 10 s. Returns whether
     /// `waiting` has returned false.
     pub fn run_while(&mut self, mut waiting: impl FnMut(&Self) -> bool) -> bool {
-        self.settle();
+        self.run_until_idle();
         while waiting(self) {
             let Some(next) = self.next_event().filter(|&next| next <= 10_000_000_000) else {
                 return false;
