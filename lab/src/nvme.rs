@@ -137,7 +137,7 @@ fn count(program: &Path, arguments: &[&str]) -> Result<Counted> {
         &["--quiet", "--tool=callgrind", "--collect-atstart=no"],
     );
     command
-        .arg("--toggle-collect=*region_turn*")
+        .arg("--toggle-collect=*region_iteration*")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(program)
         .args(arguments);
@@ -156,7 +156,7 @@ fn count(program: &Path, arguments: &[&str]) -> Result<Counted> {
             .filter(|(function, _)| function.contains(name));
         all.map(|(_, cost)| *cost).max().unwrap_or(0)
     };
-    let turns = of("region_turn");
+    let turns = of("region_iteration");
     ensure!(turns > 0, "callgrind saw no turn");
     Ok(Counted {
         ios,

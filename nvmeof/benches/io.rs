@@ -12,8 +12,8 @@
 //! workers, and how many of these were idle. One thread runs the host and the workers alternately, and time is
 //! simulated, so that every run is the same.
 //!
-//! Under callgrind the cost collected in [`region_turn`] is the workers' cost. The reader of the profile subtracts the
-//! simulator's work for their doorbells (function `notify_listener`), and the idle iterations, whose cost `io idle`
+//! Under callgrind the cost collected in [`region_iteration`] is the workers' cost. The reader of the profile subtracts
+//! the simulator's work for their doorbells (function `notify_listener`), and the idle iterations, whose cost `io idle`
 //! measures.
 #![forbid(unsafe_code)]
 
@@ -50,19 +50,19 @@ const IDLE: u32 = 10_000;
 
 /// Runs one loop iteration of a worker: the region that callgrind measures.
 #[inline(never)]
-fn region_turn(worker: &mut Worker) -> Result<bool, WorkerError> {
-    worker.turn()
+fn region_iteration(worker: &mut Worker) -> Result<bool, WorkerError> {
+    worker.run_once()
 }
 
 /// Number of loop iterations of the workers, and number of those that were idle.
 #[derive(Clone, Default)]
-struct Turns(Rc<Cell<(u64, u64)>>);
+struct Iterations(Rc<Cell<(u64, u64)>>);
 
 /// Returns a closure that runs one loop iteration of each worker, and advances the simulated time.
-fn others(fabric: Fabric, mut workers: Vec<Worker>, turns: Turns) -> Meanwhile {
+fn others(fabric: Fabric, mut workers: Vec<Worker>, turns: Iterations) -> Meanwhile {
     Box::new(move || {
         for worker in &mut workers {
-            let came = region_turn(worker)?;
+            let came = region_iteration(worker)?;
             let (all, idle) = turns.0.get();
             turns.0.set((all + 1, idle + u64::from(!came)));
         }
@@ -106,7 +106,7 @@ fn main() -> Result<()> {
     let (folder, disk) = (tempfile::tempdir()?, Source::Null(DISK));
     let config = WorkerConfig::default();
     let (world, serving) = World::of(folder, instances, disk, SHIFT, config)?;
-    let turns = Turns::default();
+    let turns = Iterations::default();
     host.progress();
     let mut host = Host::of(host, world.address, PORT)?;
     host.meanwhile = Some(others(fabric, serving, turns.clone()));
@@ -132,7 +132,7 @@ struct Load {
 }
 
 /// Issues the I/O of the load from the host, and prints the results.
-fn use_disk(world: &World, mut host: Host, turns: &Turns, load: &Load) -> Result<()> {
+fn use_disk(world: &World, mut host: Host, turns: &Iterations, load: &Load) -> Result<()> {
     let Load {
         bytes,
         depth,

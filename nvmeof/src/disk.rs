@@ -183,7 +183,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`DiskError`].
-    pub fn look(
+    pub fn probe(
         source: Source,
         shift: u8,
         read_only: bool,

@@ -31,7 +31,7 @@ impl Notify {
         Self { socket }
     }
 
-    fn tell(&self, state: &str) {
+    fn send(&self, state: &str) {
         if let Some((socket, at)) = &self.socket
             && let Err(error) = socket.send_to_addr(state.as_bytes(), at)
         {
@@ -41,29 +41,29 @@ impl Notify {
 
     /// Reports that the daemon serves. `status` is its state in one line.
     pub fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={status}"));
+        self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
     /// Reports the state of the daemon in one line.
     pub fn status(&self, status: &str) {
-        self.tell(&format!("STATUS={status}"));
+        self.send(&format!("STATUS={status}"));
     }
 
     /// Reports that the daemon reads its configuration again. [`Notify::ready`] must follow.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
             .map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
     }
 
     /// Reports that the daemon is ending.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=ending connections");
+        self.send("STOPPING=1\nSTATUS=ending connections");
     }
 
     /// Reports that the daemon is alive.
     pub fn watchdog(&self) {
-        self.tell("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 }
 

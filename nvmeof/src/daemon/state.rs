@@ -195,7 +195,7 @@ impl Daemon {
         }
         let source = settings.source.clone();
         let (shift, read_only) = (settings.shift, settings.read_only);
-        let tried = Disk::look(source, shift, read_only, settings.lock, own);
+        let tried = Disk::probe(source, shift, read_only, settings.lock, own);
         tried.map_err(|error| DaemonError::Disk {
             subsystem: subsystem.clone(),
             nsid,

@@ -147,9 +147,9 @@ impl Faults {
             if !orders.of.has(operation) || orders.times == Some(0) {
                 return None;
             }
-            let is_its_turn = state.seen.is_multiple_of(orders.every.max(1));
+            let is_due = state.seen.is_multiple_of(orders.every.max(1));
             state.seen += 1;
-            if !is_its_turn {
+            if !is_due {
                 return None;
             }
             orders.times = orders.times.map(|times| times - 1);

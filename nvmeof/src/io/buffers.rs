@@ -143,7 +143,7 @@ impl Buffers {
     /// Returns the index of the waiting command that continues next: the oldest of a party with precedence, or, if
     /// there is none, the oldest that its party's limit allows. `None` if none can continue.
     #[cold]
-    fn turn(&self) -> Option<usize> {
+    fn next_index(&self) -> Option<usize> {
         let first = self.waiting.iter().position(|one| self.is_first(one));
         if let Some(first) = first {
             return (self.waiting[first].count <= self.free.len()).then_some(first);
@@ -155,7 +155,7 @@ impl Buffers {
     /// Returns whether a waiting command can continue.
     #[inline]
     pub(crate) fn has_next(&self) -> bool {
-        !self.waiting.is_empty() && self.turn().is_some()
+        !self.waiting.is_empty() && self.next_index().is_some()
     }
 
     /// Returns the waiting command that continues next. The caller must take its buffers at once.
@@ -164,8 +164,8 @@ impl Buffers {
         if self.waiting.is_empty() {
             return None;
         }
-        let turn = self.turn()?;
-        self.waiting.remove(turn).map(|one| one.io)
+        let index = self.next_index()?;
+        self.waiting.remove(index).map(|one| one.io)
     }
 }
 

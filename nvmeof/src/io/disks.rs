@@ -136,7 +136,7 @@ impl Disks {
 
     /// Submits queued operations to the kernel, and collects completed ones, without waiting.
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<(), ReactorError> {
+    pub(crate) fn poll(&mut self) -> Result<(), ReactorError> {
         if self.reactor.outstanding() != 0 {
             self.reactor.wait_for(&[], Instant(0))?;
         }

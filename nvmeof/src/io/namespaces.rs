@@ -65,7 +65,7 @@ pub(crate) struct LocalLists(Vec<LocalList>);
 
 impl LocalLists {
     /// Registers one more queue as user of a list, and returns the list's number. Its disks are opened at first use.
-    pub(crate) fn join(&mut self, list: &Arc<NamespaceList>) -> u32 {
+    pub(crate) fn add_user(&mut self, list: &Arc<NamespaceList>) -> u32 {
         let same = |one: &LocalList| Arc::ptr_eq(&one.list, list);
         let known = self.0.iter().position(same);
         let place = known.or_else(|| self.0.iter().position(|one| one.users == 0));
@@ -80,7 +80,7 @@ impl LocalLists {
     }
 
     /// Removes a queue from the users of a list. A list without users keeps no disk open.
-    pub(crate) fn leave(&mut self, list: u32) {
+    pub(crate) fn remove_user(&mut self, list: u32) {
         // CAST: widening.
         if let Some(one) = self.0.get_mut(list as usize) {
             one.users -= 1;

@@ -90,7 +90,7 @@ impl Model {
         let here = self.controllers.values().filter(|one| one.port() == port);
         let ids: Vec<u16> = here.map(super::Controller::id).collect();
         for id in ids {
-            self.tell(id, event::Kind::Access);
+            self.push_event(id, event::Kind::Access);
         }
         Ok(())
     }
@@ -115,8 +115,8 @@ impl Model {
             }
             count += 1;
             let told: &[u32] = if only_groups { &[] } else { &members };
-            let told_count = u32::try_from(told.len()).unwrap_or(u32::MAX);
-            let head = AccessGroup::new(group, told_count, changes, port.access.state(group));
+            let member_count = u32::try_from(told.len()).unwrap_or(u32::MAX);
+            let head = AccessGroup::new(group, member_count, changes, port.access.state(group));
             groups.extend_from_slice(head.as_bytes());
             for nsid in told {
                 groups.extend_from_slice(zerocopy::little_endian::U32::new(*nsid).as_bytes());

@@ -1,13 +1,14 @@
 //! Authentication of queues: which queues require it, and the commands that carry it.
 //!
 //! A message may need modular exponentiations, which take up to tenths of a second. So the model does not compute them.
-//! It returns a [`Turn`], which contains the exchange and the host's message. The caller computes it on any thread, and
-//! then returns it to the model. A queue has one turn at a time. Meanwhile its controller may end, or another
-//! connection may get the same controller and queue numbers. Therefore a turn contains the number of its connection.
+//! It returns an [`AuthStep`], which contains the exchange and the host's message. The caller computes it on any
+//! thread, and then returns it to the model. A queue has one step at a time. Meanwhile its controller may end, or
+//! another connection may get the same controller and queue numbers. Therefore a step contains the number of its
+//! connection.
 //!
 //! ```text
-//!   begin_turn --> Turn --work--> end_turn: the answer, and whether the host has authenticated
-//!                       '-------> give_up_turn: the turn was not computed
+//!   begin_step --> AuthStep --work--> finish_step: the answer, and whether the host has authenticated
+//!                           '-------> abandon_step: the step was not computed
 //! ```
 //!
 //! A host has [`PATIENCE`] from its Connect on, and one attempt. If it fails, it has two seconds to read the reason,
@@ -40,7 +41,7 @@ pub(super) type Exchanges = std::collections::BTreeMap<(u16, u16), Pending>;
 /// An unfinished authentication.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// State of the exchange; `None` while a turn computes it.
+    /// State of the exchange; `None` while a step computes it.
     exchange: Option<Exchange>,
     connection: u64,
     source: IpAddr,
@@ -71,7 +72,7 @@ impl Default for Random {
 /// One step of an authentication: a message of a host, or its request for one, and all that is needed to compute the
 /// answer.
 #[derive(Debug)]
-pub struct Turn {
+pub struct AuthStep {
     controller: u16,
     queue: u16,
     sqe: Sqe,
@@ -85,7 +86,7 @@ pub struct Turn {
     answer: Answer,
 }
 
-impl Turn {
+impl AuthStep {
     /// Returns the name that the host claims to have, and its address.
     #[must_use]
     pub fn who(&self) -> (Nqn, IpAddr) {
@@ -183,44 +184,44 @@ impl Model {
         data: &[u8],
         room: u32,
     ) -> Outcome {
-        let answer = match self.begin_turn(id, queue, sqe, data, room) {
-            Ok(mut turn) => {
-                turn.work();
+        let answer = match self.begin_step(id, queue, sqe, data, room) {
+            Ok(mut step) => {
+                step.work();
                 let now = self.latest;
-                self.end_turn(turn, now).0
+                self.finish_step(step, now).0
             }
             Err(answer) => answer,
         };
         Outcome::Answered(answer)
     }
 
-    /// Starts Authentication Send or Receive. Returns the turn that the caller must compute.
+    /// Starts Authentication Send or Receive. Returns the step that the caller must compute.
     ///
     /// # Errors
     /// The answer, if the command is refused.
-    pub fn begin_turn(
+    pub fn begin_step(
         &mut self,
         id: u16,
         queue: u16,
         sqe: &Sqe,
         data: &[u8],
         room: u32,
-    ) -> Result<Box<Turn>, Answer> {
-        let turn = self.turn(id, queue, sqe, data, room);
-        turn.map_err(|status| {
+    ) -> Result<Box<AuthStep>, Answer> {
+        let step = self.make_step(id, queue, sqe, data, room);
+        step.map_err(|status| {
             self.note_error(id, queue, sqe, status);
             status.into()
         })
     }
 
-    fn turn(
+    fn make_step(
         &mut self,
         id: u16,
         queue: u16,
         sqe: &Sqe,
         data: &[u8],
         room: u32,
-    ) -> Result<Box<Turn>, Status> {
+    ) -> Result<Box<AuthStep>, Status> {
         /// Expected values of SPSP0, SPSP1 and SECP, in bytes 1 to 3 of dword 10.
         const PROTOCOL: u32 = 0xe901_0100;
         let bytes = sqe.cdw11.get();
@@ -229,7 +230,7 @@ impl Model {
         }
         let host = self.controllers.get(&id).map(|one| one.host().clone());
         // Without an entry, the queue need not authenticate or has authenticated. The exchange of an entry is `None`
-        // while a turn is computed.
+        // while a step is computed.
         let pending = self.exchanges.get_mut(&(id, queue));
         let (Some(pending), Some(host)) = (pending, host) else {
             return Err(Status::SEQUENCE.dnr());
@@ -241,7 +242,7 @@ impl Model {
         let exchange = pending.exchange.take().ok_or(Status::SEQUENCE.dnr())?;
         let mut seed = [0; 32];
         self.random.0.fill_bytes(&mut seed);
-        Ok(Box::new(Turn {
+        Ok(Box::new(AuthStep {
             controller: id,
             queue,
             sqe: *sqe,
@@ -255,39 +256,39 @@ impl Model {
         }))
     }
 
-    /// Takes back a computed turn. Returns the answer, and whether the host has authenticated.
-    pub fn end_turn(&mut self, turn: Box<Turn>, now: Moment) -> (Answer, bool) {
-        let (id, queue) = (turn.controller, turn.queue);
-        if self.pending_of(&turn).is_none() {
+    /// Takes back a computed step. Returns the answer, and whether the host has authenticated.
+    pub fn finish_step(&mut self, step: Box<AuthStep>, now: Moment) -> (Answer, bool) {
+        let (id, queue) = (step.controller, step.queue);
+        if self.pending_of(&step).is_none() {
             return (Status::ABORTED_QUEUE.into(), false);
         }
-        if !turn.answer.status.is_success() {
-            self.note_error(id, queue, &turn.sqe, turn.answer.status);
-        } else if turn.exchange.is_done() && queue == 0 && !self.has_place_after_authentication(id)
+        if !step.answer.status.is_success() {
+            self.note_error(id, queue, &step.sqe, step.answer.status);
+        } else if step.exchange.is_done() && queue == 0 && !self.has_place_after_authentication(id)
         {
             // At Connect the pool had space, but another controller has taken it since. The attempt is over.
-            if let Some(pending) = self.pending_of(&turn) {
+            if let Some(pending) = self.pending_of(&step) {
                 pending.has_failed = true;
                 pending.until = pending.until.min(now + LAST_ANSWER_TIME);
             }
             let answer = Answer::refused(Status::INTERRUPTED);
-            self.note_error(id, queue, &turn.sqe, answer.status);
+            self.note_error(id, queue, &step.sqe, answer.status);
             return (answer, false);
-        } else if turn.exchange.is_done() {
-            let source = turn.source;
+        } else if step.exchange.is_done() {
+            let source = step.source;
             if let Some(unlogged) = self.host_lines.take(source, "authenticated", now) {
                 tracing::info!(controller = id, queue, %source, unlogged, "authenticated");
             }
             self.exchanges.remove(&(id, queue));
-            return (turn.answer, true);
+            return (step.answer, true);
         }
-        let Turn {
+        let AuthStep {
             exchange,
             host,
             source,
             answer,
             ..
-        } = *turn;
+        } = *step;
         let Some(pending) = self.exchanges.get_mut(&(id, queue)) else {
             return (answer, false);
         };
@@ -308,27 +309,27 @@ impl Model {
         (answer, false)
     }
 
-    /// Takes back a turn that was not computed. The host may try again. Returns the answer.
-    pub fn give_up_turn(&mut self, turn: Box<Turn>) -> Answer {
+    /// Takes back a step that was not computed. The host may try again. Returns the answer.
+    pub fn abandon_step(&mut self, step: Box<AuthStep>) -> Answer {
         let answer = Answer::refused(Status::INTERRUPTED);
-        let (id, queue, sqe) = (turn.controller, turn.queue, turn.sqe);
+        let (id, queue, sqe) = (step.controller, step.queue, step.sqe);
         // Without its connection, the numbers may be those of another host's queue.
-        if let Some(pending) = self.pending_of(&turn) {
-            pending.exchange = Some(turn.exchange);
+        if let Some(pending) = self.pending_of(&step) {
+            pending.exchange = Some(step.exchange);
             self.note_error(id, queue, &sqe, answer.status);
         }
         answer
     }
 
-    /// Returns the authentication that a turn belongs to, if its connection has not ended.
-    fn pending_of(&mut self, turn: &Turn) -> Option<&mut Pending> {
-        let pending = self.exchanges.get_mut(&(turn.controller, turn.queue));
-        pending.filter(|pending| pending.connection == turn.connection)
+    /// Returns the authentication that a step belongs to, if its connection has not ended.
+    fn pending_of(&mut self, step: &AuthStep) -> Option<&mut Pending> {
+        let pending = self.exchanges.get_mut(&(step.controller, step.queue));
+        pending.filter(|pending| pending.connection == step.connection)
     }
 
-    /// Returns whether the connection of a turn still waits for its result.
-    pub(crate) fn wants(&mut self, turn: &Turn) -> bool {
-        self.pending_of(turn).is_some()
+    /// Returns whether the connection of a step still waits for its result.
+    pub(crate) fn wants(&mut self, step: &AuthStep) -> bool {
+        self.pending_of(step).is_some()
     }
 
     /// Ends the connections whose authentication has failed, or has not finished in time.

@@ -52,7 +52,7 @@ pub struct Controller {
     /// Namespaces that have changed since the host last read the log page.
     changed: BTreeSet<u32>,
     /// Notices about reservations, and the host's masks of notices, each with the number of the namespace.
-    pub(super) reservation_notices: VecDeque<(u32, super::reservation::Told)>,
+    pub(super) reservation_notices: VecDeque<(u32, super::reservation::Notification)>,
     pub(super) reservation_masks: BTreeMap<u32, u32>,
     pub(super) reservation_count: u64,
     errors: VecDeque<ErrorEntry>,

@@ -20,14 +20,14 @@ pub struct Referral {
 impl Port {
     /// Returns the addresses for the log page. A link-local address is meaningless without the host's own interface, so
     /// link-local addresses are listed only if there are no others.
-    fn told(&self) -> impl Iterator<Item = SocketAddr> {
+    fn log_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let is_local = |at: &SocketAddr| match at.ip() {
             IpAddr::V6(address) => address.is_unicast_link_local(),
             IpAddr::V4(address) => address.is_link_local(),
         };
         let all_are = self.addresses.iter().all(is_local);
-        let told = self.addresses.iter().copied();
-        told.filter(move |at| all_are || !is_local(at))
+        let all = self.addresses.iter().copied();
+        all.filter(move |at| all_are || !is_local(at))
     }
 }
 
@@ -70,7 +70,7 @@ impl Model {
         if let Some(own) = self.ports.get(&controller.port()) {
             let name = Nqn::discovery();
             entries.extend(
-                own.told()
+                own.log_addresses()
                     .map(|at| Entry::new(Kind::Current, &name, own.id, at)),
             );
         }
@@ -80,7 +80,7 @@ impl Model {
             .filter(|one| one.allows(controller.host()))
         {
             for port in self.ports.values() {
-                let reached = port.told();
+                let reached = port.log_addresses();
                 entries
                     .extend(reached.map(|at| Entry::new(Kind::Nvm, subsystem.name(), port.id, at)));
             }

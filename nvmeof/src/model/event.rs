@@ -78,7 +78,7 @@ pub struct Events {
     requests: u8,
     waiting: VecDeque<Kind>,
     /// Bit mask of the kinds that were reported and whose log page was not read since.
-    told: u32,
+    reported: u32,
 }
 
 impl Events {
@@ -117,7 +117,7 @@ impl Events {
     }
 
     fn next(&self) -> Option<usize> {
-        let free = |kind: &Kind| self.told & Self::mark(*kind) == 0;
+        let free = |kind: &Kind| self.reported & Self::mark(*kind) == 0;
         self.waiting.iter().position(free)
     }
 
@@ -128,7 +128,7 @@ impl Events {
         }
         let kind = self.waiting.remove(self.next()?)?;
         self.requests -= 1;
-        self.told |= Self::mark(kind);
+        self.reported |= Self::mark(kind);
         Some(kind.result())
     }
 
@@ -136,7 +136,7 @@ impl Events {
     /// request can be answered with an event that was held back.
     pub fn read(&mut self, page: u8) -> bool {
         for kind in KINDS.into_iter().filter(|kind| kind.page() == page) {
-            self.told &= !Self::mark(kind);
+            self.reported &= !Self::mark(kind);
         }
         self.requests > 0 && self.next().is_some()
     }

@@ -63,8 +63,9 @@ impl Model {
                 controller.forget_changed();
             }
             let is_more = page == page::RESERVATION && controller.reservation_page_read();
-            let can_tell = controller.events.read(page);
-            if is_more && controller.events.happened(super::event::Kind::Reservation) || can_tell {
+            let can_answer = controller.events.read(page);
+            if is_more && controller.events.happened(super::event::Kind::Reservation) || can_answer
+            {
                 let worker = controller.worker();
                 self.notices.push(super::Notice::Event {
                     worker,

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use access::{GROUPS, PortAccess};
-pub use authenticate::{PATIENCE as AUTHENTICATION_PATIENCE, Turn};
+pub use authenticate::{AuthStep, PATIENCE as AUTHENTICATION_PATIENCE};
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
@@ -594,7 +594,7 @@ impl Model {
     fn discovery_changed(&mut self) {
         self.generation += 1;
         for id in self.controllers_that(Controller::is_discovery) {
-            self.tell(id, event::Kind::Discovery);
+            self.push_event(id, event::Kind::Discovery);
         }
     }
 
@@ -609,12 +609,12 @@ impl Model {
             })
             .collect();
         for id in ids {
-            self.tell(id, event::Kind::Namespace);
+            self.push_event(id, event::Kind::Namespace);
         }
     }
 
     /// Adds an event to a controller. If an event request can be answered now, the controller's worker gets a notice.
-    fn tell(&mut self, id: u16, kind: event::Kind) {
+    fn push_event(&mut self, id: u16, kind: event::Kind) {
         if let Some(controller) = self.controllers.get_mut(&id)
             && controller.events.happened(kind)
         {

@@ -171,7 +171,7 @@ impl Namespace {
     ///
     /// # Errors
     /// The disk does not answer, is smaller than a block, or its path names another file. Nothing has changed.
-    pub(crate) fn look_at_size(&self) -> Result<bool, DiskError> {
+    pub(crate) fn reread_size(&self) -> Result<bool, DiskError> {
         self.disk.check_path()?;
         let blocks = self.disk.blocks_now()?;
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)

@@ -75,7 +75,7 @@ impl Kind {
 /// A notice for a host. The values are the types in the reservation notification log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Told {
+pub enum Notification {
     /// Registration preempted.
     RegistrationPreempted = 1,
     /// Reservation released.
@@ -115,7 +115,7 @@ pub struct Reservations {
 }
 
 /// Host identifiers, each with the notice for that host.
-pub type Notes = Vec<(HostId, Told)>;
+pub type Notes = Vec<(HostId, Notification)>;
 
 const CONFLICT: Status = Status::RESERVATION.dnr();
 
@@ -159,9 +159,9 @@ impl Reservations {
         }
     }
 
-    fn others(&self, than: &HostId, told: Told) -> Notes {
+    fn others(&self, than: &HostId, notification: Notification) -> Notes {
         let others = self.keys.keys().filter(|host| *host != than);
-        others.map(|host| (*host, told)).collect()
+        others.map(|host| (*host, notification)).collect()
     }
 
     fn knows(&self, host: &HostId, key: Option<u64>) -> Result<(), Status> {
@@ -230,9 +230,9 @@ impl Reservations {
                     return Ok(Notes::new());
                 }
                 self.held = None;
-                let is_told = kind.is_some_and(|kind| !kind.is_of_one());
-                Ok(if is_told {
-                    self.others(host, Told::Released)
+                let is_shared = kind.is_some_and(|kind| !kind.is_of_one());
+                Ok(if is_shared {
+                    self.others(host, Notification::Released)
                 } else {
                     Notes::new()
                 })
@@ -265,16 +265,16 @@ impl Reservations {
                 Ok(if kind.is_of_one() {
                     Notes::new()
                 } else {
-                    self.others(host, Told::Released)
+                    self.others(host, Notification::Released)
                 })
             }
             Request::Clear(key) => {
                 self.knows(host, Some(key))?;
-                let told = self.others(host, Told::Preempted);
+                let notes = self.others(host, Notification::Preempted);
                 self.keys.clear();
                 self.held = None;
                 self.count();
-                Ok(told)
+                Ok(notes)
             }
         }
     }
@@ -307,15 +307,15 @@ impl Reservations {
             .keys
             .keys()
             .filter(|one| !self.keys.contains_key(*one));
-        let mut told: Notes = gone
+        let mut notes: Notes = gone
             .map(|one| {
                 let held = takes && before.holds(one);
                 (
                     *one,
                     if held {
-                        Told::Preempted
+                        Notification::Preempted
                     } else {
-                        Told::RegistrationPreempted
+                        Notification::RegistrationPreempted
                     },
                 )
             })
@@ -323,11 +323,11 @@ impl Reservations {
         if takes {
             self.held = Some((*host, kind));
             if before.kind().is_some_and(|has| has != kind) {
-                told.extend(self.others(host, Told::Released));
+                notes.extend(self.others(host, Notification::Released));
             }
         }
         self.count();
-        Ok(told)
+        Ok(notes)
     }
 
     const fn count(&mut self) {
@@ -465,7 +465,7 @@ mod tests {
         for kind in 1..=6 {
             let (mut all, of) = held(kind);
             let told = all.step(&A, Request::Release(1, of)).expect("released");
-            let expected = [(B, Told::Released), (C, Told::Released)];
+            let expected = [(B, Notification::Released), (C, Notification::Released)];
             assert_eq!(
                 told,
                 if kind < 3 { &[][..] } else { &expected[..] },
@@ -496,7 +496,7 @@ mod tests {
             let told = all.step(&B, Request::Preempt(2, 3, Kind::ExclusiveAccess));
             assert_eq!(
                 told,
-                Ok(vec![(C, Told::RegistrationPreempted)]),
+                Ok(vec![(C, Notification::RegistrationPreempted)]),
                 "type {kind}"
             );
             assert_eq!(all.kind(), Kind::of(kind));
@@ -507,7 +507,7 @@ mod tests {
                 .expect("preempted");
             assert_eq!(
                 (told[0], all.kind()),
-                ((A, Told::Preempted), Some(Kind::ExclusiveAccess))
+                ((A, Notification::Preempted), Some(Kind::ExclusiveAccess))
             );
             assert!(all.allows(&B, true) && !all.allows(&A, false));
             assert_eq!(
@@ -519,7 +519,10 @@ mod tests {
         }
         let (mut all, _) = held(1);
         let told = all.step(&C, Request::Clear(3)).expect("cleared");
-        assert_eq!(told, [(A, Told::Preempted), (B, Told::Preempted)]);
+        assert_eq!(
+            told,
+            [(A, Notification::Preempted), (B, Notification::Preempted)]
+        );
         assert_eq!((all.registrants().count(), all.kind()), (0, None));
     }
 

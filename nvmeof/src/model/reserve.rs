@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::reservation::{HostId, Kind, Request, Told};
+use super::reservation::{HostId, Kind, Notification, Request};
 use super::{Answer, Controller, Model, Outcome, event};
 use crate::nvme::command::io;
 use crate::nvme::{Nqn, Sqe, Status};
@@ -12,7 +12,7 @@ use crate::nvme::{Nqn, Sqe, Status};
 pub(super) const CAPABILITIES: u8 = 0xfe;
 /// Maximum number of notices that wait for a host.
 const NOTICES: usize = 64;
-/// Mask of the notices that a host may mask: a bit for each of [`Told`].
+/// Mask of the notices that a host may mask: a bit for each of [`Notification`].
 pub(super) const MASKABLE: u32 = 0b1110;
 
 /// Returns the length of the data that a host sends with a reservation command, in bytes.
@@ -91,8 +91,8 @@ impl Model {
         });
         match done {
             Ok(notes) => {
-                for (whom, told) in notes {
-                    self.note_reservation(&name, &whom, nsid, told);
+                for (whom, notification) in notes {
+                    self.note_reservation(&name, &whom, nsid, notification);
                 }
                 Answer::done()
             }
@@ -137,15 +137,15 @@ impl Model {
         subsystem: &crate::nvme::Nqn,
         host: &[u8; 16],
         nsid: u32,
-        told: Told,
+        notification: Notification,
     ) {
         let theirs = self.controllers.values_mut();
         let theirs = theirs.filter(|one| one.subsystem() == subsystem && one.host_id() == host);
         let ids: Vec<u16> = theirs
-            .filter_map(|one| one.note_reservation(nsid, told).then(|| one.id()))
+            .filter_map(|one| one.note_reservation(nsid, notification).then(|| one.id()))
             .collect();
         for id in ids {
-            self.tell(id, event::Kind::Reservation);
+            self.push_event(id, event::Kind::Reservation);
         }
     }
 
@@ -166,22 +166,23 @@ impl Model {
 
 impl Controller {
     /// Queues a reservation notification. Returns false if its kind is masked, or the queue is full.
-    fn note_reservation(&mut self, nsid: u32, told: Told) -> bool {
+    fn note_reservation(&mut self, nsid: u32, notification: Notification) -> bool {
         let mask = self.reservation_masks.get(&nsid).copied().unwrap_or(0);
-        let is_told = mask & 1 << told as u32 == 0 && self.reservation_notices.len() < NOTICES;
-        if is_told {
-            self.reservation_notices.push_back((nsid, told));
+        let is_queued =
+            mask & 1 << notification as u32 == 0 && self.reservation_notices.len() < NOTICES;
+        if is_queued {
+            self.reservation_notices.push_back((nsid, notification));
         }
-        is_told
+        is_queued
     }
 
     /// Returns the Reservation Notification log page: the oldest notification, and the number of further ones.
     pub(super) fn reservation_page(&self) -> Vec<u8> {
         let mut page = vec![0; 64];
         page[..8].copy_from_slice(U64::new(self.reservation_count).as_bytes());
-        if let Some((nsid, told)) = self.reservation_notices.front() {
+        if let Some((nsid, notification)) = self.reservation_notices.front() {
             page[..8].copy_from_slice(U64::new(self.reservation_count + 1).as_bytes());
-            page[8] = *told as u8;
+            page[8] = *notification as u8;
             page[9] = u8::try_from(self.reservation_notices.len() - 1).unwrap_or(u8::MAX);
             page[12..16].copy_from_slice(U32::new(*nsid).as_bytes());
         }

@@ -155,7 +155,7 @@ impl Admission {
         }
     }
 
-    fn join(&mut self, key: (bool, Party)) -> u32 {
+    fn add_queue(&mut self, key: (bool, Party)) -> u32 {
         let id = self.by_key.get(&key).copied().unwrap_or_else(|| {
             let free = self.parties.iter().position(Option::is_none);
             let at = free.unwrap_or_else(|| {
@@ -178,7 +178,7 @@ impl Admission {
         id
     }
 
-    fn leave(&mut self, id: u32) {
+    fn remove_queue(&mut self, id: u32) {
         if let Some(entry) = self.entry(id) {
             entry.queues -= 1;
             if entry.queues == 0 {
@@ -205,7 +205,7 @@ impl Admission {
             return None;
         }
         self.room.guests += 1;
-        let id = self.join((true, Party::Source(source)));
+        let id = self.add_queue((true, Party::Source(source)));
         Some(Share {
             class: Class::Guest,
             source: id,
@@ -225,11 +225,11 @@ impl Admission {
         if share.class != Class::Guest {
             return true;
         }
-        let id = self.join((false, party.clone()));
+        let id = self.add_queue((false, party.clone()));
         let left = self.room.entries_left;
         let own = self.entry(id).map_or(0, |entry| entry.entries);
         if !is_fair(own, entries, left, FIRST_ENTRIES) {
-            self.leave(id);
+            self.remove_queue(id);
             self.room.refused_hosts += 1;
             return false;
         }
@@ -258,10 +258,10 @@ impl Admission {
                 if let Some(entry) = self.entry(share.owner.id) {
                     entry.entries -= entries;
                 }
-                self.leave(share.owner.id);
+                self.remove_queue(share.owner.id);
             }
         }
-        self.leave(share.source);
+        self.remove_queue(share.source);
     }
 
     /// Counts one more slot for a guest, which now occupies `held`. Returns false if guests exceed the loan.

@@ -26,7 +26,7 @@ use super::queue::State;
 use super::target::Target;
 use super::worker::Worker;
 use crate::io::{DataBuffer, Step};
-use crate::model::{Answer, Turn};
+use crate::model::{Answer, AuthStep};
 use crate::nvme::Status;
 
 /// The thread that computes authentications.
@@ -43,16 +43,16 @@ impl Running<'_> {
             })
         };
         while let Some(mut job) = next() {
-            let is_wanted = target.with(|model| model.wants(&job.turn));
+            let is_wanted = target.with(|model| model.wants(&job.step));
             let work = AssertUnwindSafe(|| {
                 if is_wanted {
-                    job.turn.work();
+                    job.step.work();
                 }
             });
             let worked = catch_unwind(work);
             let now = target.now();
             let (answer, is_known) = match worked {
-                Ok(()) => target.with(|model| model.end_turn(job.turn, now)),
+                Ok(()) => target.with(|model| model.finish_step(job.step, now)),
                 // The panic hook has logged the panic. The queue ends when its time to authenticate runs out.
                 Err(_) => (Status::INTERNAL.dnr().into(), false),
             };
@@ -67,14 +67,14 @@ impl Running<'_> {
 }
 
 impl Target {
-    /// Queues a turn for the thread, and starts the thread if none runs. Returns the turn if too many are queued.
-    fn submit_job(&self, job: Job) -> Result<(), Box<Turn>> {
-        let owner = job.turn.who();
+    /// Queues a step for the thread, and starts the thread if none runs. Returns the step if too many are queued.
+    fn submit_job(&self, job: Job) -> Result<(), Box<AuthStep>> {
+        let owner = job.step.who();
         let begins = self.waiting().with(|waiting| {
             let put = waiting.lanes.put(owner, job);
             put.map(|()| !core::mem::replace(&mut waiting.has_thread, true))
         });
-        let begins = begins.map_err(|job| job.turn)?;
+        let begins = begins.map_err(|job| job.step)?;
         if !begins {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Target {
             core::mem::take(&mut waiting.lanes)
         });
         for job in all.lanes.into_iter().flat_map(|(_, waiting)| waiting) {
-            let answer = self.with(|model| model.give_up_turn(job.turn));
+            let answer = self.with(|model| model.abandon_step(job.step));
             job.inbox.put(Message::Authenticated {
                 io: job.io,
                 answer,
@@ -117,20 +117,20 @@ impl Worker {
         buffer.read_bytes(from, &mut said);
         let begun = self
             .target
-            .with(|model| model.begin_turn(controller, number, &sqe, &said, room));
+            .with(|model| model.begin_step(controller, number, &sqe, &said, room));
         io.step(Step::Execute);
         let refused = match begun {
             Err(answer) => answer,
-            Ok(turn) => {
+            Ok(step) => {
                 let job = Job {
-                    turn,
+                    step,
                     inbox: Arc::clone(&self.membership.inbox),
                     io: at,
                 };
-                let Err(turn) = self.target.submit_job(job) else {
+                let Err(step) = self.target.submit_job(job) else {
                     return Ok(());
                 };
-                self.target.with(|model| model.give_up_turn(turn))
+                self.target.with(|model| model.abandon_step(step))
             }
         };
         self.authenticated(at, &refused, false)
@@ -156,7 +156,7 @@ impl Worker {
                 let id = io.queue;
                 if !self.admit(id, &party, entries) {
                     self.drop_io(at)?;
-                    return self.leave(id);
+                    return self.disconnect(id);
                 }
             }
         }
@@ -184,12 +184,12 @@ mod tests {
         let target = Target::new(model);
         let inbox = Arc::new(Inbox::new().expect("a descriptor"));
         let before = cost::spent();
-        let turn = target.with(|model| {
-            let turn = model.begin_turn(id, 0, &ask_for_the_challenge, &[], 4096);
-            turn.expect("something to work out")
+        let step = target.with(|model| {
+            let step = model.begin_step(id, 0, &ask_for_the_challenge, &[], 4096);
+            step.expect("something to work out")
         });
         let job = Job {
-            turn,
+            step,
             inbox: Arc::clone(&inbox),
             io: 7,
         };

@@ -136,7 +136,7 @@ impl Worker {
         let ids = self.queues.ids();
         let guests = ids.into_iter().filter_map(|id| {
             let queue = self.queues.get(id)?;
-            let stays = !queue.is_leaving && queue.state() != State::Ending;
+            let stays = !queue.is_disconnecting && queue.state() != State::Ending;
             (queue.share.is_guest() && stays).then_some((id, queue.share.source(), queue.since))
         });
         let guests: Vec<_> = guests.collect();
@@ -155,7 +155,7 @@ impl Worker {
                     "a guest's connection ends for a newcomer"
                 );
             }
-            self.leave(id)?;
+            self.disconnect(id)?;
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Worker {
             });
         }
         if let Some(list) = list {
-            self.commands.lists.leave(list);
+            self.commands.lists.remove_user(list);
         }
         let ios = &self.commands.ios;
         self.ready.retain(|io| ios[*io as usize].queue != id); // CAST: widening.
@@ -307,7 +307,7 @@ impl Worker {
                 .get(id)
                 .and_then(|queue| queue.attached.as_ref());
             if attached.is_some_and(|one| one.controller == controller) {
-                self.leave(id)?;
+                self.disconnect(id)?;
             }
         }
         Ok(())
@@ -319,7 +319,7 @@ impl Worker {
             let queue = self.queues.get(id);
             let attached = queue.and_then(|queue| queue.attached.as_ref());
             if attached.is_some_and(|one| one.connection == connection) {
-                self.leave(id)?;
+                self.disconnect(id)?;
             }
         }
         Ok(())
@@ -341,7 +341,7 @@ impl Worker {
                 one.controller == controller && one.number != 0 && one.connection <= last
             };
             if attached.is_some_and(is_its) {
-                self.leave(id)?;
+                self.disconnect(id)?;
             }
         }
         self.abort_events(controller);
@@ -366,18 +366,18 @@ impl Worker {
                         "a connection without Connect"
                     );
                 }
-                self.leave(id)?;
+                self.disconnect(id)?;
             }
         }
         Ok(())
     }
 
     /// Disconnects a connection. Its posted requests complete first, and then the adapter reports the end.
-    pub(super) fn leave(&mut self, id: QueueId) -> Result<(), WorkerError> {
+    pub(super) fn disconnect(&mut self, id: QueueId) -> Result<(), WorkerError> {
         let Some(queue) = self.queues.get_mut(id) else {
             return Ok(());
         };
-        if core::mem::replace(&mut queue.is_leaving, true) || queue.state() == State::Ending {
+        if core::mem::replace(&mut queue.is_disconnecting, true) || queue.state() == State::Ending {
             return Ok(());
         }
         let ep = queue.ep;
@@ -392,7 +392,7 @@ impl Worker {
             | EpState::PassiveConnectionPending
             | EpState::ActiveConnectionPending
             | EpState::TentativeConnectionPending => {
-                queue.is_leaving = false;
+                queue.is_disconnecting = false;
                 Ok(())
             }
         }

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::inbox::Inbox;
-use crate::model::{QUEUES, Turn};
+use crate::model::{AuthStep, QUEUES};
 use crate::nvme::Nqn;
 
 /// Maximum number of lanes.
 pub(super) const LANES: usize = 64;
-/// Maximum number of turns that wait in a lane.
-pub(super) const TURNS: usize = QUEUES as usize + 1;
+/// Maximum number of steps that wait in a lane.
+pub(super) const STEPS: usize = QUEUES as usize + 1;
 
-/// Waiting turns, in one first-in first-out lane for each owner.
+/// Waiting steps, in one first-in first-out lane for each owner.
 #[derive(Debug)]
 pub(super) struct Lanes<O, J> {
     /// Lanes in the order in which they are served.
@@ -33,7 +33,7 @@ impl<O: PartialEq, J> Lanes<O, J> {
     pub(super) fn put(&mut self, owner: O, job: J) -> Result<(), J> {
         let has_room = self.lanes.len() < LANES;
         match self.lanes.iter_mut().find(|(one, _)| *one == owner) {
-            Some((_, waiting)) if waiting.len() < TURNS => waiting.push_back(job),
+            Some((_, waiting)) if waiting.len() < STEPS => waiting.push_back(job),
             None if has_room => self.lanes.push_back((owner, [job].into())),
             Some(_) | None => return Err(job),
         }
@@ -51,15 +51,15 @@ impl<O: PartialEq, J> Lanes<O, J> {
     }
 }
 
-/// A turn to compute, with the inbox and the command that wait for its answer.
+/// A step to compute, with the inbox and the command that wait for its answer.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub turn: Box<Turn>,
+    pub step: Box<AuthStep>,
     pub inbox: Arc<Inbox>,
     pub io: u32,
 }
 
-/// Turns of all workers that wait to be computed.
+/// Steps of all workers that wait to be computed.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<Inner>);
 
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn lanes_have_their_turn_one_after_the_other_and_one_that_is_full_is_full_alone() {
         let mut lanes = Lanes::default();
-        for number in 0..TURNS {
+        for number in 0..STEPS {
             lanes.put('a', ('a', number)).expect("room");
         }
         assert_eq!(lanes.put('a', ('a', 999)), Err(('a', 999)));

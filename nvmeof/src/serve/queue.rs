@@ -125,7 +125,7 @@ pub(super) struct Queue {
     pub behind: VecDeque<u32>,
     /// Commands whose responses are posted, in the order of the send queue. Not every response has a completion; a
     /// completion also covers the responses before it.
-    pub leaving: VecDeque<u32>,
+    pub sending: VecDeque<u32>,
     /// Number of successive responses of which one has a completion.
     pub stretch: usize,
     /// True if a command has come or a response has been sent since the last report to the model.
@@ -135,7 +135,7 @@ pub(super) struct Queue {
     /// Time at which the connection was accepted.
     pub since: Moment,
     /// True once the worker has disconnected the endpoint.
-    pub is_leaving: bool,
+    pub is_disconnecting: bool,
 }
 
 impl Queue {
@@ -172,13 +172,13 @@ impl Queue {
     pub(super) fn is_overrun(&self) -> bool {
         // CAST: widening.
         let there = (self.outstanding + self.held) as usize;
-        there > usize::from(self.entries) + self.leaving.len()
+        there > usize::from(self.entries) + self.sending.len()
     }
 
     /// Returns the number of responses that may be posted before one of the posted ones has been sent.
     #[inline]
     pub(super) fn answers_left(&self) -> usize {
-        usize::from(self.entries).saturating_sub(self.leaving.len())
+        usize::from(self.entries).saturating_sub(self.sending.len())
     }
 
     /// Advances the head of the submission queue by the command that has come.
@@ -244,12 +244,12 @@ impl Queues {
             early: Vec::new(),
             fused: None,
             behind: VecDeque::new(),
-            leaving: VecDeque::with_capacity(usize::from(place.entries)),
+            sending: VecDeque::with_capacity(usize::from(place.entries)),
             stretch,
             was_heard: false,
             head: 0,
             since: now,
-            is_leaving: false,
+            is_disconnecting: false,
         };
         let at = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));

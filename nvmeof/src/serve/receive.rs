@@ -119,7 +119,7 @@ impl Worker {
             // The receive failed, so there is no capsule: the connection is ending.
             (_, None) => {
                 self.drop_io(at)?;
-                self.leave(id)
+                self.disconnect(id)
             }
             // All guests together exceed the loan, and this guest is one that borrows.
             _ if is_overdrawn => {
@@ -135,7 +135,7 @@ impl Worker {
                 }
                 self.report_capacity();
                 self.drop_io(at)?;
-                self.leave(id)
+                self.disconnect(id)
             }
             _ if is_overrun => {
                 self.admission.room.overdrawn += 1;
@@ -190,7 +190,7 @@ impl Worker {
                 self.target.with(|model| model.end_controller(controller));
                 Ok(())
             }
-            Some(_) | None => self.leave(id),
+            Some(_) | None => self.disconnect(id),
         }
     }
 
@@ -455,7 +455,7 @@ impl Worker {
                     return self.drop_io(at);
                 };
                 let list = connected.namespaces.as_ref();
-                let list = list.map(|list| self.commands.lists.join(list));
+                let list = list.map(|list| self.commands.lists.add_user(list));
                 queue.step(QueueStep::Attach);
                 queue.head = 1 % connected.entries;
                 queue.entries = connected.entries;
@@ -484,7 +484,7 @@ impl Worker {
             (Direction::ToHost, Data::Remote { bytes, .. }) => bytes,
             _ => 0,
         };
-        // An authentication message must fit into a page, so the command occupies no buffer while its turn waits.
+        // An authentication message must fit into a page, so the command occupies no buffer while its step waits.
         let is_authentication = io.sqe.opcode == admin::FABRICS
             && io.sqe.fabrics_type() == fabrics::AUTHENTICATION_RECEIVE;
         if room > MAX_TRANSFER || is_authentication && room > PAGE {

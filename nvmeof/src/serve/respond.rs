@@ -89,7 +89,7 @@ impl Worker {
         // A response that does not fit is posted later, after others: hosts do not depend on the order of a queue's
         // responses.
         let full = ia.batch(queue.ep, |batch| {
-            let mut until_told = stretch;
+            let mut until_signalled = stretch;
             for (number, at) in run.iter().enumerate() {
                 let io = &ios[*at as usize]; // CAST: widening.
                 let mut status = io.status;
@@ -126,9 +126,9 @@ impl Worker {
                     status: status.field().into(),
                 };
                 let response = memory.respond(*at, &cqe);
-                until_told -= 1;
-                let flags = if number == last || until_told == 0 {
-                    until_told = stretch;
+                until_signalled -= 1;
+                let flags = if number == last || until_signalled == 0 {
+                    until_signalled = stretch;
                     CompletionFlags::empty()
                 } else {
                     CompletionFlags::SUPPRESS
@@ -145,7 +145,7 @@ impl Worker {
         for at in &run[..posted] {
             ios[*at as usize].step(Step::Post); // CAST: widening.
         }
-        queue.leaving.extend(&run[..posted]);
+        queue.sending.extend(&run[..posted]);
         let left = &run[posted..];
         match full {
             Ok(()) => {}
@@ -180,7 +180,7 @@ impl Worker {
                 || !queue.behind.is_empty()
                 || queue.state() == State::Ending;
             loop {
-                let Some(first) = queue.leaving.pop_front() else {
+                let Some(first) = queue.sending.pop_front() else {
                     return Ok(());
                 };
                 let has_left = succeeded || first != at;

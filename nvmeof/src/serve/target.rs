@@ -101,7 +101,7 @@ impl Target {
     /// nothing has changed.
     pub fn resize_namespace(&self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
         let namespace = self.with(|model| model.namespace(subsystem, nsid))?;
-        let has_changed = namespace.look_at_size();
+        let has_changed = namespace.reread_size();
         let has_changed = has_changed.map_err(|error| ModelError::Disk {
             subsystem: subsystem.to_string(),
             nsid,
@@ -291,7 +291,7 @@ impl Member {
 
     /// Reports the worker's counters.
     #[inline]
-    pub(super) fn tell(&self, done: &Over) {
+    pub(super) fn report_counts(&self, done: &Over) {
         self.counts.commands.store(done.commands, Ordering::Relaxed);
         let connections = &self.counts.connections;
         connections.store(done.connections, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Workers: one thread each, with one instance of an adapter.
 //!
-//! A loop iteration (a turn) polls the events of the adapter and of the disks. Each event may produce responses. At the
+//! A loop iteration polls the events of the adapter and of the disks. Each event may produce responses. At the
 //! end of the iteration the worker posts the responses, those of one queue with one doorbell, and then the receives.
 //! After a number of iterations without an event, the worker sleeps on the adapter, the disks and the inbox at once.
 
@@ -35,8 +35,8 @@ const EVENTS: usize = 32;
 /// Interval at which the worker checks the model's deadlines and reports the activity of hosts: half of the shortest
 /// keep-alive time. A sleep is not longer.
 const TICK: Duration = Duration::from_millis(500);
-/// Number of turns after which a busy worker checks whether `TICK` has passed.
-const TURNS: u32 = 1024;
+/// Number of iterations after which a busy worker checks whether `TICK` has passed.
+const ITERATIONS_PER_CHECK: u32 = 1024;
 /// Time in which connections must end when the worker stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -65,7 +65,7 @@ pub struct WorkerConfig {
     pub ios: u32,
     /// Number of buffers of 128 KiB, for data that is longer than a page.
     pub buffers: u32,
-    /// Number of turns without an event after which the worker sleeps.
+    /// Number of iterations without an event after which the worker sleeps.
     pub spin: u32,
 }
 
@@ -105,7 +105,7 @@ pub struct Worker {
     /// Number of slots with a receive.
     pub(super) places: u32,
     pub(super) queues: Queues,
-    /// Commands whose responses are posted at the end of this turn.
+    /// Commands whose responses are posted at the end of this iteration.
     pub(super) ready: Vec<u32>,
     /// Commands whose receives are to be posted.
     pub(super) spare: Vec<u32>,
@@ -118,8 +118,8 @@ pub struct Worker {
     /// Budgets for log lines about disks, which only admitted hosts can cause.
     pub(super) disk_lines: Lines,
     next_tick: Moment,
-    /// Number of turns since the last check of the clock.
-    turns: u32,
+    /// Number of iterations since the last check of the clock.
+    iterations: u32,
     pub(super) is_stopping: Option<Moment>,
     pub(super) over: Over,
 }
@@ -204,7 +204,7 @@ impl Worker {
             lines: Lines::default(),
             disk_lines: Lines::default(),
             next_tick: Moment::ZERO,
-            turns: 0,
+            iterations: 0,
             is_stopping: None,
             over: Over::default(),
         };
@@ -256,7 +256,7 @@ impl Worker {
         loop {
             let came = self.run_iteration(&mut events)?;
             if let Some(until) = self.is_stopping {
-                self.leave_drained(until)?;
+                self.disconnect_drained(until)?;
             }
             if let Some(until) = self.is_stopping
                 && (self.queues.is_empty() || self.target.now() >= until)
@@ -271,18 +271,18 @@ impl Worker {
         }
     }
 
-    /// Runs one turn, for a program with a loop of its own. Returns whether there was an event.
+    /// Runs one iteration, for a program with a loop of its own. Returns whether there was an event.
     ///
     /// # Errors
     /// As [`Worker::run`].
-    pub fn turn(&mut self) -> Result<bool, WorkerError> {
+    pub fn run_once(&mut self) -> Result<bool, WorkerError> {
         self.run_iteration(&mut [Event::NONE; EVENTS])
     }
 
     fn run_iteration(&mut self, events: &mut [Event; EVENTS]) -> Result<bool, WorkerError> {
-        self.turns += 1;
-        if self.turns == TURNS {
-            self.turns = 0;
+        self.iterations += 1;
+        if self.iterations == ITERATIONS_PER_CHECK {
+            self.iterations = 0;
             self.check_timers()?;
         }
         let taken = self.ia.evd_poll(self.events, events)?;
@@ -291,13 +291,13 @@ impl Worker {
         }
         if taken != 0 {
             self.over.queues = self.queues.count();
-            self.member.tell(&self.over);
+            self.member.report_counts(&self.over);
         }
         let moved = self.poll_disks()?;
         for message in self.membership.inbox.take() {
             self.hear(message)?;
         }
-        self.finish_turn()?;
+        self.finish_iteration()?;
         Ok(taken != 0 || moved)
     }
 
@@ -334,7 +334,7 @@ impl Worker {
             return Ok(false);
         }
         self.next_tick = now + TICK;
-        self.member.tell(&self.over);
+        self.member.report_counts(&self.over);
         let heard = self.queues.heard();
         self.target.with(|model| {
             heard.for_each(|controller| model.hear(controller, now));
@@ -346,7 +346,7 @@ impl Worker {
 
     /// Handles the completed operations of the disks. Returns whether there were any.
     fn poll_disks(&mut self) -> Result<bool, WorkerError> {
-        self.commands.disks.look()?;
+        self.commands.disks.poll()?;
         let mut moved = false;
         while let Some(ended) = self.commands.disks.next() {
             moved = true;
@@ -445,7 +445,7 @@ impl Worker {
                     if let Some(queue) = self.queues.get_mut(id)
                         && !queue.step(QueueStep::Drain)
                     {
-                        self.leave(id)?;
+                        self.disconnect(id)?;
                     }
                 }
             }
@@ -456,21 +456,21 @@ impl Worker {
     /// While the worker stops, ends the connections that have no pending commands except event requests. After half of
     /// the time-out, ends all connections.
     #[cold]
-    fn leave_drained(&mut self, until: Moment) -> Result<(), WorkerError> {
+    fn disconnect_drained(&mut self, until: Moment) -> Result<(), WorkerError> {
         let is_late = self.target.now() + DRAIN_TIMEOUT / 2 >= until;
         let is_busy = |io: &&Io| io.state() != State::Free;
         let ios = self.commands.ios.iter();
         let busy: Vec<QueueId> = ios.filter(is_busy).map(|io| io.queue).collect();
         for id in self.queues.ids() {
             if is_late || !busy.contains(&id) {
-                self.leave(id)?;
+                self.disconnect(id)?;
             }
         }
         Ok(())
     }
 
-    /// Gives freed buffers to waiting commands, posts the responses of the turn, and then the receives.
-    fn finish_turn(&mut self) -> Result<(), WorkerError> {
+    /// Gives freed buffers to waiting commands, posts the responses of the iteration, and then the receives.
+    fn finish_iteration(&mut self) -> Result<(), WorkerError> {
         loop {
             while let Some(io) = self.commands.buffers.next() {
                 self.buffer_free(io)?;
@@ -528,7 +528,7 @@ impl Worker {
                 cid,
                 "an I/O in a state that has no such step: its connection ends, and its place is used no more"
             );
-            self.leave(queue)?;
+            self.disconnect(queue)?;
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     // The daemon opens the disk again with another block size, and replaces the present one.
     place.configure(&tables("block_size = 4096\n"))?;
     process.signal(Signal::SIGHUP)?;
-    place.told("READY=1")?;
+    place.wait_for_notice("READY=1")?;
     assert_eq!(flags()?, before);
     let mut host = place.host()?;
     let (_admin, controller) = host.controller(&subsystem())?;

@@ -121,12 +121,12 @@ impl Place {
         command.env("NOTIFY_SOCKET", self.path("notify"));
         let child = command.spawn()?;
         let process = Process { child };
-        self.told("READY=1")?;
+        self.wait_for_notice("READY=1")?;
         Ok(process)
     }
 
     /// Waits until the ready socket has received a message with this line; returns the message.
-    pub fn told(&self, line: &str) -> Result<String> {
+    pub fn wait_for_notice(&self, line: &str) -> Result<String> {
         let mut buffer = [0; 4096];
         loop {
             let bytes = match self.notices.recv(&mut buffer) {
@@ -174,8 +174,8 @@ impl Process {
     /// Makes the daemon read its file again, and waits until it has. Returns the state that it then reports.
     pub fn reload(&self, place: &Place) -> Result<String> {
         self.signal(Signal::SIGHUP)?;
-        place.told("RELOADING=1")?;
-        place.told("READY=1")
+        place.wait_for_notice("RELOADING=1")?;
+        place.wait_for_notice("READY=1")
     }
 
     pub fn pid(&self) -> u32 {

@@ -176,9 +176,9 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
     let more = "[[subsystem.namespace]]\nmemory = \"1MiB\"\n[[subsystem]]\nnqn = \"nqn.2026-11.test:more\"\n";
     place.configure(&place.subsystem(more))?;
     process.signal(Signal::SIGHUP)?;
-    let said = place.told("RELOADING=1")?;
+    let said = place.wait_for_notice("RELOADING=1")?;
     assert!(said.contains("MONOTONIC_USEC="), "{said}");
-    assert!(place.told("READY=1")?.contains("2 subsystems"));
+    assert!(place.wait_for_notice("READY=1")?.contains("2 subsystems"));
     let mut sqe = transfer(io::READ, 0, 1);
     sqe.nsid = 2.into();
     sqe.sgl = host.data(0, 512);

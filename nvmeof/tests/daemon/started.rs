@@ -255,10 +255,10 @@ fn the_watchdog_hears_of_it_as_often_as_it_wants() -> Result<()> {
         .arg(place.path("nvmeofd.toml"))
         .env("WATCHDOG_USEC", "200000");
     let process = place.start_by(command)?;
-    place.told("WATCHDOG=1")?;
-    place.told("WATCHDOG=1")?;
+    place.wait_for_notice("WATCHDOG=1")?;
+    place.wait_for_notice("WATCHDOG=1")?;
     process.end()?;
-    place.told("STOPPING=1")?;
+    place.wait_for_notice("STOPPING=1")?;
     Ok(())
 }
 

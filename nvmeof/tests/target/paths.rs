@@ -47,7 +47,7 @@ fn serve(mut worker: Worker, goes: &AtomicBool, is_sudden: bool) -> Result<(), W
         return worker.run().map(|_| ());
     }
     while !goes.load(Ordering::Acquire) {
-        worker.turn()?;
+        worker.run_once()?;
     }
     Ok(())
 }

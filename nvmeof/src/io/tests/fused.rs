@@ -64,7 +64,7 @@ fn a_pair_waits_for_the_data_of_both_in_either_order() {
         let mut host = Loop::new(Source::Memory(BYTES));
         host.holds_fetches = true;
         let sent = pair(&mut host, 0, 1);
-        host.turn();
+        host.run_once();
         assert!(host.answers.is_empty());
         if is_reversed {
             host.fetches.reverse();
@@ -85,7 +85,7 @@ fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
     let namespace = host.namespace();
     let faults = host.hold_next(Of::Reads);
     let first = pair(&mut host, 0, 1);
-    host.turn();
+    host.run_once();
     assert_eq!(namespace.locks(), [9]);
     assert_eq!(host.write(10, &[3; BLOCK]), DONE);
     host.host[8192..8192 + BLOCK].fill(4);
@@ -113,7 +113,7 @@ fn a_pair_waits_for_a_write_that_a_disk_has_already() {
     let (write, _) = host.send(transfer(opcode::WRITE, 9, 1), memory(8192, BLOCK));
     let sent = pair(&mut host, 1, 2);
     for _ in 0..100 {
-        host.turn();
+        host.run_once();
     }
     assert_eq!(host.fences.len(), 1, "the lock is not passed");
     faults.order(None);
@@ -130,7 +130,7 @@ fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause
     let mut host = Loop::new(Source::Faulty(BYTES));
     let faults = host.hold_next(Of::Reads);
     let sent = pair(&mut host, 0, 1);
-    host.turn();
+    host.run_once();
     host.remove_namespace();
     faults.order(None);
     assert_eq!(
@@ -148,7 +148,7 @@ fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
         let mut host = Loop::new(Source::Faulty(BYTES));
         let faults = host.hold_next(Of::Reads);
         let sent = pair(&mut host, 0, 1);
-        host.turn();
+        host.run_once();
         let write = transfer(opcode::WRITE, 9, 1);
         let blocked = [
             host.send(write, memory(8192, BLOCK)),
@@ -191,7 +191,7 @@ fn a_pair_whose_connection_ends_gives_its_lock_back() {
             host.carry_out(at, Do::Drop);
         }
     }
-    host.turn();
+    host.run_once();
     assert_eq!(namespace.locks(), Vec::<u64>::new());
     assert!(host.answers.is_empty());
     host.assert_free();

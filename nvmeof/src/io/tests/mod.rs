@@ -118,7 +118,7 @@ impl Loop {
         let mut commands = Commands::new(COMMANDS, BUFFERS, memory, disks);
         let list = commands
             .lists
-            .join(connected.namespaces.as_ref().expect("a list"));
+            .add_user(connected.namespaces.as_ref().expect("a list"));
         let mut this = Self {
             commands,
             model,
@@ -312,13 +312,13 @@ impl Loop {
             if let Some(status) = self.answers.remove(&cid) {
                 return status;
             }
-            self.turn();
+            self.run_once();
         }
         panic!("command {cid} is not answered: {:?}", self.commands.ios);
     }
 
-    fn turn(&mut self) {
-        self.commands.disks.look().expect("a ring");
+    fn run_once(&mut self) {
+        self.commands.disks.poll().expect("a ring");
         while let Some(ended) = self.commands.disks.next() {
             let at = ended.io;
             let act = self.commands.disk_done(ended);

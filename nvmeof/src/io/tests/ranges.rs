@@ -159,7 +159,7 @@ fn a_deallocation_has_one_operation_at_the_disk_at_a_time() {
     let faults = host.hold_next(Of::Writes);
     host.host[..48].copy_from_slice(&[range(0, 2), range(3, 1), range(6, 2)].concat());
     let (cid, at) = host.send(deallocation(3), memory(0, 48));
-    host.turn();
+    host.run_once();
     let io = &host.commands.ios[at as usize];
     assert_eq!((io.state(), io.pending), (State::Executing, 1));
     assert_eq!(host.blocks(2, 6), [5; 6]);
@@ -195,7 +195,7 @@ fn each_range_of_a_deallocation_is_checked_when_its_turn_comes() {
         let faults = host.hold_next(Of::Writes);
         host.host[..32].copy_from_slice(&[range(0, 1), range(4, 1)].concat());
         let (cid, _) = host.send(deallocation(2), memory(0, 32));
-        host.turn();
+        host.run_once();
         change(&mut host);
         faults.order(None);
         assert_eq!(host.answer(cid), status);
@@ -226,7 +226,7 @@ fn writes_that_wait_for_buffers_do_not_reach_a_namespace_that_replaced_theirs() 
     host.remove_namespace();
     host.add_namespace(Source::Memory(BYTES));
     for (cid, _) in sent {
-        host.turn();
+        host.run_once();
         host.fetch();
         assert_eq!(host.answer(cid), Status::INVALID_NAMESPACE.dnr());
     }

@@ -218,10 +218,10 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     assert!(made.must_authenticate);
     // A command that fails on that queue does not enter the error log of the controller's host either.
     assert_eq!(hear(&mut m, (id, 1)).status, Status::SEQUENCE.dnr());
-    let given_up = m.begin_turn(id, 1, &message(RECEIVE), &[], 4096);
-    let answer = m.give_up_turn(given_up.expect("a turn"));
+    let given_up = m.begin_step(id, 1, &message(RECEIVE), &[], 4096);
+    let answer = m.abandon_step(given_up.expect("a step"));
     assert_eq!(answer.status, Status::INTERRUPTED);
-    m.begin_turn(id, 1, &sqe(0x7f, RECEIVE, [0; 4]), &[], 4096)
+    m.begin_step(id, 1, &sqe(0x7f, RECEIVE, [0; 4]), &[], 4096)
         .expect_err("another protocol");
     let flush = m.command(id, 1, &sqe(0, 1, [0; 4]), 0, secs(0));
     assert_ne!(flush, Outcome::Answered(Answer::done()));
@@ -243,7 +243,7 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     assert!(m.is_authenticated(id, 1));
 }
 
-/// A computed authentication turn has no effect on another connection that has taken the queue's number meanwhile.
+/// A computed authentication step has no effect on another connection that has taken the queue's number meanwhile.
 #[test]
 fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
     let mut m = model(true);
@@ -253,11 +253,11 @@ fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
     let begin = |m: &mut Model| {
         let made = m.connect(place(1), asked(1), &data, secs(0));
         let connection = made.expect("a queue").connection;
-        let turn = m.begin_turn(id, 1, &message(SEND), &negotiation(0), 0);
-        (connection, turn.expect("a turn"))
+        let step = m.begin_step(id, 1, &message(SEND), &negotiation(0), 0);
+        (connection, step.expect("a step"))
     };
     let (connection, mut first) = begin(&mut m);
-    let second = m.begin_turn(id, 1, &message(RECEIVE), &[], 4096);
+    let second = m.begin_step(id, 1, &message(RECEIVE), &[], 4096);
     assert_eq!(
         second.expect_err("one at a time").status,
         Status::SEQUENCE.dnr()
@@ -265,10 +265,10 @@ fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
     m.queue_lost(id, 1, connection);
     let (_, other) = begin(&mut m);
     first.work();
-    let (answer, is_known) = m.end_turn(first, secs(1));
+    let (answer, is_known) = m.finish_step(first, secs(1));
     assert_eq!((answer.status, is_known), (Status::ABORTED_QUEUE, false));
-    // The turn of the second connection is given up before it is computed; its host may try again.
-    assert_eq!(m.give_up_turn(other).status, Status::INTERRUPTED);
+    // The step of the second connection is given up before it is computed; its host may try again.
+    assert_eq!(m.abandon_step(other).status, Status::INTERRUPTED);
     assert_eq!(say(&mut m, (id, 1), &negotiation(0)), Answer::done());
     assert_eq!(hear(&mut m, (id, 1)).data[1], 1, "a challenge");
 }
