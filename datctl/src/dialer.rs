@@ -16,7 +16,7 @@ use udapl::{
 };
 
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, unexpected};
-use crate::hello::{Hello, Reverse, Role, Told};
+use crate::hello::{Hello, HelloReply, Reverse, Role};
 use crate::listener::Listener;
 
 /// Number of polls before the first sleep.
@@ -40,7 +40,7 @@ pub(crate) struct Dialer {
 struct Session {
     ep: EpHandle,
     region: Region,
-    told: Told,
+    reply: HelloReply,
     /// Slot of the receives for messages of the peer's own operations; `None` if it sends none.
     inbox: Option<usize>,
     /// Time of the next keep-alive message; `None` if the peer needs none.
@@ -144,14 +144,15 @@ impl Dialer {
             return Err(unexpected(&event, &format!("a connection to {peer}")));
         }
         let said = self.adapter.ia.ep_private_data(ep)?;
-        let told = Told::decode(said).filter(|told| told.memory.segment_length >= hello.bytes);
-        let told = told.ok_or_else(|| {
+        let reply =
+            HelloReply::decode(said).filter(|reply| reply.memory.segment_length >= hello.bytes);
+        let reply = reply.ok_or_else(|| {
             format!("{peer} answers, but not as a datctl of this version: {said:02x?}")
         })?;
         self.sessions.push(Session {
             ep,
             region,
-            told,
+            reply,
             inbox,
             // Only a memory peer gets keep-alive messages. An echo peer would send the empty message back, and we would
             // mistake it for an echo that is being measured.
@@ -163,7 +164,7 @@ impl Dialer {
 
     /// Adds a connection that was made elsewhere as the next lane, with our region and the peer's memory.
     pub(crate) fn adopt(&mut self, ep: EpHandle, region: Region, memory: RmrTriplet) {
-        let told = Told {
+        let reply = HelloReply {
             memory,
             count: 0,
             simulated: false,
@@ -171,7 +172,7 @@ impl Dialer {
         self.sessions.push(Session {
             ep,
             region,
-            told,
+            reply,
             inbox: None,
             next_keep_alive: None,
         });
@@ -181,12 +182,12 @@ impl Dialer {
     // PANIC: only a bug in datctl names a lane that does not exist.
     pub(crate) fn redirect(&mut self, lane: usize, rmr_context: u32, target_address: u64) {
         let session = self.sessions.get_mut(lane).expect("a connection");
-        session.told.memory.rmr_context = rmr_context;
-        session.told.memory.target_address = target_address;
+        session.reply.memory.rmr_context = rmr_context;
+        session.reply.memory.target_address = target_address;
     }
 
     /// Removes all lanes and returns them. The caller must end their connections.
-    pub(crate) fn leave(&mut self) -> Vec<(EpHandle, Region)> {
+    pub(crate) fn take_lanes(&mut self) -> Vec<(EpHandle, Region)> {
         let sessions = std::mem::take(&mut self.sessions);
         let pairs = sessions.into_iter().map(|it| (it.ep, it.region));
         pairs.collect()
@@ -219,15 +220,15 @@ impl Dialer {
 
     /// Returns the endpoint of the only connection, our region, and the peer's memory.
     pub(crate) fn session(&self) -> (EpHandle, &Region, RmrTriplet) {
-        let (ep, region, told) = self.lane(0);
-        (ep, region, told.memory)
+        let (ep, region, reply) = self.lane(0);
+        (ep, region, reply.memory)
     }
 
     /// Returns a lane's endpoint, our region, and the peer's private data.
     // PANIC: only a bug in datctl names a lane that does not exist.
-    pub(crate) fn lane(&self, lane: usize) -> (EpHandle, &Region, Told) {
+    pub(crate) fn lane(&self, lane: usize) -> (EpHandle, &Region, HelloReply) {
         let session = self.sessions.get(lane).expect("a connection");
-        (session.ep, &session.region, session.told)
+        (session.ep, &session.region, session.reply)
     }
 
     /// Posts a receive for a message of the peer's own operations, if the peer sends such messages.

@@ -118,7 +118,7 @@ impl Hello {
 
 /// Private data of the passive end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct HelloReply {
     pub(crate) memory: RmrTriplet,
     /// Address of the count of the passive end's own operations.
     pub(crate) count: u64,
@@ -126,7 +126,7 @@ pub(crate) struct Told {
     pub(crate) simulated: bool,
 }
 
-impl Told {
+impl HelloReply {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut data = MAGIC.to_vec();
         data.extend(u32::from(self.simulated).to_be_bytes());
@@ -187,7 +187,7 @@ mod tests {
         target_address: 0x7f00_0000_1000,
         segment_length: 65_536,
     };
-    const TOLD: Told = Told {
+    const REPLY: HelloReply = HelloReply {
         memory: MEMORY,
         count: 0x7f00_0002_0000,
         simulated: true,
@@ -199,19 +199,23 @@ mod tests {
         assert_eq!(Hello::decode(&data), Some(HELLO));
         data.resize(56, 0);
         assert_eq!(Hello::decode(&data), Some(HELLO));
-        let mut data = TOLD.encode();
+        let mut data = REPLY.encode();
         data.resize(56, 0);
-        assert_eq!(Told::decode(&data), Some(TOLD));
+        assert_eq!(HelloReply::decode(&data), Some(REPLY));
     }
 
     #[test]
     fn what_is_cut_short_or_somebody_elses_is_not_understood() {
-        let (hello, memory) = (HELLO.encode(), TOLD.encode());
+        let (hello, memory) = (HELLO.encode(), REPLY.encode());
         for length in 0..hello.len() {
             assert_eq!(Hello::decode(&hello[..length]), None, "{length} bytes");
         }
         for length in 0..memory.len() {
-            assert_eq!(Told::decode(&memory[..length]), None, "{length} bytes");
+            assert_eq!(
+                HelloReply::decode(&memory[..length]),
+                None,
+                "{length} bytes"
+            );
         }
         for at in 0..10 {
             let mut other = hello.clone();

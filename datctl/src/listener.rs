@@ -29,7 +29,7 @@ use udapl::{
 };
 
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, unexpected};
-use crate::hello::{Hello, Reverse, Role, Told};
+use crate::hello::{Hello, HelloReply, Reverse, Role};
 
 /// Limit on the bytes of the posted receives of a sink. There are at least two receives in any case.
 const POOL_BYTES: u64 = 64 << 20;
@@ -41,7 +41,7 @@ const EMPTY: u32 = 2;
 /// Limit on the events that `Listener::serve` handles before it returns, so that an active end in the same thread runs.
 /// On a simulated function our own operations may complete as fast as they are posted. Without a limit, such an active
 /// end would never run.
-const TURN: usize = 4;
+const EVENTS_PER_CALL: usize = 4;
 
 /// The passive end.
 pub(crate) struct Listener {
@@ -122,10 +122,10 @@ impl Listener {
         !self.sessions.is_empty()
     }
 
-    /// Handles at most `TURN` pending events. Returns false if there was none.
+    /// Handles at most `EVENTS_PER_CALL` pending events. Returns false if there was none.
     pub(crate) fn serve(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut busy = false;
-        for _ in 0..TURN {
+        for _ in 0..EVENTS_PER_CALL {
             let Some(event) = self.adapter.poll()? else {
                 break;
             };
@@ -224,7 +224,7 @@ impl Listener {
                 )
             }
         };
-        let mut told = Told {
+        let mut reply = HelloReply {
             memory: udapl::memory::RmrTriplet {
                 rmr_context: 0,
                 target_address: 0,
@@ -239,8 +239,8 @@ impl Listener {
             }
             let last = Session::last(region);
             region.memory.write_from(region.offset(last), &[0; 8])?;
-            told.memory = region.remote(0);
-            told.count = region.remote(last).target_address;
+            reply.memory = region.remote(0);
+            reply.count = region.remote(last).target_address;
         }
         self.sessions.push(Session {
             ep,
@@ -262,7 +262,7 @@ impl Listener {
         // Requests that are sent at once may arrive in any order, so the smallest announced number counts.
         let before = self.expected.filter(|_| self.sessions.len() > 1);
         self.expected = Some(before.map_or(hello.more, |before| before.min(hello.more)));
-        Ok(self.adapter.ia.cr_accept(cr, Some(ep), &told.encode())?)
+        Ok(self.adapter.ia.cr_accept(cr, Some(ep), &reply.encode())?)
     }
 
     /// Checks whether the listener can serve the request. Returns the request, and the number of requests and receives

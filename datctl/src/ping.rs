@@ -22,7 +22,7 @@ use crate::value::within;
 /// Longest wait for the answer to an echo request.
 const ECHO_WITHIN: Duration = Duration::from_secs(2);
 /// Interval between two polls for the answer.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Cookies of the Send and of the receive.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -84,14 +84,14 @@ fn echoes(ping: &Ping, node: IpAddr, output: Output) -> Result<(), Box<dyn Error
         let sequence = number as u16;
         let give_up = deadline();
         while !adapter.ia.echo(node, sequence)? {
-            adapter.sleep(LOOK)?;
+            adapter.sleep(POLL_INTERVAL)?;
             if Instant::now() > give_up {
                 return Err(format!("{node} is not found").into());
             }
         }
         let give_up = Instant::now() + ECHO_WITHIN;
         while Instant::now() < give_up {
-            adapter.sleep(LOOK)?;
+            adapter.sleep(POLL_INTERVAL)?;
             if let Some(echo) = adapter.ia.echo_answered() {
                 trips.push(echo.took);
                 bytes = echo.bytes as u64;

@@ -4,7 +4,7 @@ use hw_mlx::{PortQos, TrustState};
 use serde::Serialize;
 
 /// Text for a setting that can be read and set only on the physical function's side.
-const NOT_TOLD: &str = "not told to this function; the physical function's side";
+const NOT_REPORTED: &str = "not told to this function; the physical function's side";
 
 /// Settings of the port. A field is `None` if the function may not read it.
 #[derive(Serialize)]
@@ -81,7 +81,7 @@ impl Qos {
     pub(crate) fn rows(&self) -> [(&'static str, String); 3] {
         let on = |is_on: bool| if is_on { "on" } else { "off" };
         let flow = self.flow_control.as_ref().map_or_else(
-            || format!("{NOT_TOLD}: dcb pfc show dev PF"),
+            || format!("{NOT_REPORTED}: dcb pfc show dev PF"),
             |flow| {
                 let lossless = if flow.priorities_sent.is_empty() && !flow.pause_sent {
                     "; no priority is lossless: dcb pfc set dev PF prio-pfc all:off 3:on"
@@ -110,10 +110,10 @@ impl Qos {
                     .to_owned()
             }
             (Some(other), _) => format!("by code {other}"),
-            (None, _) => format!("{NOT_TOLD}: dcb app show dev PF"),
+            (None, _) => format!("{NOT_REPORTED}: dcb app show dev PF"),
         };
         let congestion = self.congestion_control.as_ref().map_or_else(
-            || format!("{NOT_TOLD}: /sys/kernel/debug/mlx5/ADDRESS/cc_params"),
+            || format!("{NOT_REPORTED}: /sys/kernel/debug/mlx5/ADDRESS/cc_params"),
             |told| {
                 let or = |number: Option<u8>| {
                     number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())

@@ -24,10 +24,10 @@ mod outside;
 mod pair;
 #[cfg(test)]
 mod profiles;
+mod sentences;
 mod subject;
 mod surroundings;
 mod table;
-mod telling;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -79,7 +79,7 @@ pub(crate) struct Accept {
     #[arg(long, value_name = "N", default_value = "0", value_parser = hours)]
     hours: Duration,
     /// Run only these lines of the table, separated by commas. Nothing is accepted then.
-    #[arg(long, value_name = "LINES", value_delimiter = ',', value_parser = telling::lines())]
+    #[arg(long, value_name = "LINES", value_delimiter = ',', value_parser = sentences::lines())]
     only: Vec<String>,
     /// The directory that everything is kept in; it must not exist [default: accept-SECONDS, from the current time].
     #[arg(long, value_name = "DIR")]
@@ -234,13 +234,13 @@ impl Run<'_> {
         &mut self,
         line: &'static str,
         of: &str,
-        look: impl FnOnce(&Bundle) -> Result<Outcome, Box<dyn Error>>,
+        check: impl FnOnce(&Bundle) -> Result<Outcome, Box<dyn Error>>,
     ) {
         let start = Instant::now();
         let wanted = self.only.is_empty() || self.only.iter().any(|it| it == line);
         let ran = if wanted {
             tracing::info!(line, of, "begins");
-            look(self.bundle)
+            check(self.bundle)
         } else {
             Ok(Outcome::Skipped("not named by --only".to_owned()))
         };
@@ -254,7 +254,7 @@ impl Run<'_> {
             of: of.to_owned(),
             verdict,
             apart: (verdict == Verdict::NotOk)
-                .then(|| telling::sentence(line))
+                .then(|| sentences::sentence(line))
                 .flatten(),
             found,
             seconds: start.elapsed().as_secs_f64(),

@@ -66,7 +66,7 @@ impl<'a> Surroundings<'a> {
 
     fn keep(&self, when: &str, bundle: &Bundle) -> Result<(), Box<dyn Error>> {
         for (number, address) in &self.functions {
-            let text = told(self.machine, *address);
+            let text = programs_output(self.machine, *address);
             bundle.keep(&format!("machine-{number}-{when}.txt"), &text)?;
         }
         Ok(())
@@ -90,7 +90,7 @@ fn since(log: &str, last: Option<&str>) -> String {
 }
 
 /// Returns the output of the programs about a function and its physical function.
-fn told(machine: &Machine, address: PciAddress) -> String {
+fn programs_output(machine: &Machine, address: PciAddress) -> String {
     let mut text = String::new();
     let mut ask = |program: &str, arguments: &[&str]| {
         let said = machine

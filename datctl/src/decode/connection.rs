@@ -142,9 +142,9 @@ impl Connection {
     /// Adds the connection's messages of the connection manager between two times.
     fn add_messages(&mut self, file: &File, from: u64, until: u64) {
         let messages = || {
-            file.told.iter().filter_map(|told| match &told.what {
-                What::Message { sent, message, mad } if (from..until).contains(&told.at) => {
-                    Some((told.at, *sent, &**message, mad))
+            file.events.iter().filter_map(|event| match &event.what {
+                What::Message { sent, message, mad } if (from..until).contains(&event.at) => {
+                    Some((event.at, *sent, &**message, mad))
                 }
                 What::Message { .. } | What::Note(_) => None,
             })
@@ -183,14 +183,14 @@ impl Connection {
 
     /// Adds the events that concern every connection: link events, device events, and commands that did not succeed.
     fn add_events(&mut self, file: &File, from: u64, until: u64) {
-        for told in &file.told {
-            let What::Note(entry) = &told.what else {
+        for event in &file.events {
+            let What::Note(entry) = &event.what else {
                 continue;
             };
             let is_bad_command = entry.kind == "command" && !entry.says.contains(": done, ");
-            if (entry.kind == "event" || is_bad_command) && (from..=until).contains(&told.at) {
+            if (entry.kind == "event" || is_bad_command) && (from..=until).contains(&event.at) {
                 self.rows.push(Row {
-                    at: told.at,
+                    at: event.at,
                     kind: Kind::Event,
                     says: entry.says.clone(),
                     name: String::new(),
@@ -206,8 +206,8 @@ impl Connection {
 pub(super) fn all_of(file: &File) -> Vec<Connection> {
     let mut of_endpoints: BTreeMap<(u32, u32), Vec<Connection>> = BTreeMap::new();
     let mut over = BTreeMap::new();
-    for told in &file.told {
-        let What::Note(entry) = &told.what else {
+    for event in &file.events {
+        let What::Note(entry) = &event.what else {
             continue;
         };
         let (Some(instance), Some(endpoint), Some(kind)) =
@@ -241,7 +241,7 @@ pub(super) fn all_of(file: &File) -> Vec<Connection> {
         let of_whom = format!("EP {endpoint}: ");
         let says = entry.says.strip_prefix(&of_whom).unwrap_or(&entry.says);
         current.rows.push(Row {
-            at: told.at,
+            at: event.at,
             kind,
             says: says.to_owned(),
             name: entry.what.clone().unwrap_or_default(),

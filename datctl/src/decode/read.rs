@@ -25,11 +25,11 @@ pub(super) struct File {
     /// Endpoints that existed when the file was written.
     pub(super) endpoints: Vec<Entry>,
     /// Events, in the order of the file.
-    pub(super) told: Vec<Told>,
+    pub(super) events: Vec<TimedEvent>,
 }
 
 /// An event.
-pub(super) struct Told {
+pub(super) struct TimedEvent {
     /// Time in nanoseconds of the file's clock.
     pub(super) at: u64,
     /// The event itself.
@@ -74,7 +74,7 @@ impl File {
             process: None,
             reason: String::new(),
             endpoints: Vec::new(),
-            told: Vec::new(),
+            events: Vec::new(),
         };
         let (mut links, mut notes) = (Vec::new(), 0_usize);
         while let Some(block) = reader.next_block() {
@@ -126,7 +126,7 @@ impl File {
                 self.reason = entry.says;
             }
             "endpoint" => self.endpoints.push(entry),
-            _ => self.told.push(Told {
+            _ => self.events.push(TimedEvent {
                 at,
                 what: What::Note(Box::new(entry)),
             }),
@@ -145,7 +145,7 @@ impl File {
         if let Ok((_, message)) = Message::parse(mad) {
             let (message, mad) = (Box::new(message), Box::new(*mad));
             let what = What::Message { sent, message, mad };
-            self.told.push(Told { at, what });
+            self.events.push(TimedEvent { at, what });
         }
     }
 }

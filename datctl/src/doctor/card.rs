@@ -17,7 +17,7 @@ use hw_mlx::ids;
 use super::Line;
 
 /// Settings that are shown, if the card has them.
-const TOLD: [&str; 4] = [
+const SHOWN: [&str; 4] = [
     "ROCE_CONTROL",
     "INTERNAL_CPU_OFFLOAD_ENGINE",
     "REAL_TIME_CLOCK_ENABLE",
@@ -97,7 +97,7 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
             ),
         );
     };
-    let told: Vec<(&str, &str)> = TOLD
+    let told: Vec<(&str, &str)> = SHOWN
         .into_iter()
         .filter_map(|name| Some((name, current(&printed, name)?)))
         .collect();

@@ -63,13 +63,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// The counters at one time.
-struct Look {
+struct Sample {
     at: Instant,
     stat: Stat,
     resource: Resource,
 }
 
-impl Look {
+impl Sample {
     fn take(client: &mut Client) -> Result<Self, Box<dyn Error>> {
         Ok(Self {
             stat: ask(client, "stat")?,
@@ -158,7 +158,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
     if !output.json && stdout().is_terminal() {
         return live(options, &mut client);
     }
-    let mut before = Look::take(&mut client)?;
+    let mut before = Sample::take(&mut client)?;
     let mut screens = 0;
     while options.count.is_none_or(|count| screens < count) {
         // Without a subscription the only notice that arrives is the end of the process.
@@ -167,7 +167,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
             Err(ClientError::Over(_)) => return Ok(()),
             told => told?,
         };
-        let now = Look::take(&mut client)?;
+        let now = Sample::take(&mut client)?;
         let screen = Screen::between(&before, &now, options.endpoints);
         if screens != 0 && !output.json {
             writeln!(stdout())?;
@@ -181,19 +181,19 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
 
 /// Shows screens on a terminal. The last screen remains there, unless a person quit.
 fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
-    let mut before = Look::take(client)?;
+    let mut before = Sample::take(client)?;
     let mut screen = Screen::between(&before, &before, options.endpoints);
     let terminal = Terminal::enter()?;
     let mut screens = 0;
     while options.count.is_none_or(|count| screens < count) {
         screen.draw()?;
         let until = Instant::now() + Duration::from_secs_f64(options.interval);
-        match turn(client, &terminal, &screen, until)? {
-            Turn::Over => break,
-            Turn::Quit => return Ok(()),
-            Turn::Time => {}
+        match wait_for_next(client, &terminal, &screen, until)? {
+            WaitEnd::Over => break,
+            WaitEnd::Quit => return Ok(()),
+            WaitEnd::Time => {}
         }
-        let now = Look::take(client)?;
+        let now = Sample::take(client)?;
         screen = Screen::between(&before, &now, options.endpoints);
         before = now;
         screens += 1;
@@ -205,7 +205,7 @@ fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
 }
 
 /// Reasons why the wait for the next screen ended.
-enum Turn {
+enum WaitEnd {
     Time,
     /// A person quit.
     Quit,
@@ -214,20 +214,20 @@ enum Turn {
 }
 
 /// Waits until the next screen is due, and redraws the current screen if necessary.
-fn turn(
+fn wait_for_next(
     client: &mut Client,
     terminal: &Terminal,
     screen: &Screen,
     until: Instant,
-) -> Result<Turn, Box<dyn Error>> {
+) -> Result<WaitEnd, Box<dyn Error>> {
     loop {
         match terminal.wait(client.as_fd(), until)? {
-            Woken::Quit => return Ok(Turn::Quit),
-            Woken::Time => return Ok(Turn::Time),
+            Woken::Quit => return Ok(WaitEnd::Quit),
+            Woken::Time => return Ok(WaitEnd::Time),
             Woken::Redraw => screen.draw()?,
             // Without a subscription the only notice that arrives is the end of the process.
             Woken::Other => match client.notice::<Value>(Some(AT_ONCE)) {
-                Err(ClientError::Over(_)) => return Ok(Turn::Over),
+                Err(ClientError::Over(_)) => return Ok(WaitEnd::Over),
                 told => drop(told?),
             },
         }
@@ -242,7 +242,7 @@ fn rate(name: &str, before: Option<&Counters>, now: &Counters, seconds: f64) -> 
 }
 
 impl Screen {
-    fn between(before: &Look, now: &Look, shown: Option<usize>) -> Self {
+    fn between(before: &Sample, now: &Sample, shown: Option<usize>) -> Self {
         let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
         let mut known: BTreeMap<(u32, u32), &Endpoint> = BTreeMap::new();
         for instance in &before.resource.instances {
@@ -278,8 +278,8 @@ impl Screen {
         }
         let busy = |one: &Rates| one.request_bytes + one.received_bytes + one.requests + one.failed;
         endpoints.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
-        let of = |look: &Look, group: &str, name: &str| {
-            let group = look.stat.groups.get(group).and_then(Option::as_ref);
+        let of = |sample: &Sample, group: &str, name: &str| {
+            let group = sample.stat.groups.get(group).and_then(Option::as_ref);
             group
                 .and_then(|group| group.get(name))
                 .copied()

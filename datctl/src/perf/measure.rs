@@ -186,10 +186,10 @@ impl Plan {
         }
         let mut all = Vec::new();
         for lane in 0..lanes {
-            let (ep, region, told) = dialer.lane(lane);
+            let (ep, region, reply) = dialer.lane(lane);
             let (into, at) = (region.local(COUNT, 8), region.offset(COUNT));
             let memory = region.memory.clone();
-            let count = told.count();
+            let count = reply.count();
             let ia = &mut dialer.adapter.ia;
             ia.ep_post_rdma_read(ep, &[into], cookie(lane, SEND), &count, NONE)?;
             dialer.completed()?;
@@ -269,14 +269,14 @@ pub(super) fn post(
     kind: Kind<'_>,
     batch: u32,
 ) -> Result<(), Box<dyn Error>> {
-    let (ep, region, told) = dialer.lane(lane);
+    let (ep, region, reply) = dialer.lane(lane);
     let (from, into) = (
         region.local(OUTBOX, kind.bytes),
         region.local(INBOX, kind.bytes),
     );
     let remote = RmrTriplet {
         segment_length: kind.bytes as u64,
-        ..told.memory
+        ..reply.memory
     };
     let cookie = cookie(lane, SEND);
     let ia = &mut dialer.adapter.ia;

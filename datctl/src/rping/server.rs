@@ -31,7 +31,7 @@ use crate::report::{Output, Report};
 /// Limit on the connections at a time. Further requests are rejected.
 const MAX_SESSIONS: usize = 64;
 /// Longest delay until a line of standard input is handled.
-const TURN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The passive end.
 pub(super) struct Server {
@@ -130,7 +130,7 @@ impl Server {
         lines: Option<&Receiver<String>>,
         output: Output,
     ) -> Result<Answered, Box<dyn Error>> {
-        let turn = lines.map_or(PATIENCE / 10, |_| TURN);
+        let interval = lines.map_or(PATIENCE / 10, |_| POLL_INTERVAL);
         while peers == 0 || self.over < peers {
             while let Some(line) = lines.and_then(|lines| lines.try_recv().ok()) {
                 let obeyed = obey(&mut self.adapter, &line);
@@ -138,7 +138,7 @@ impl Server {
                     answer: obeyed.map_or_else(|wrong| wrong, |()| "ok".to_owned()),
                 })?;
             }
-            if let Some(event) = self.adapter.sleep(turn)? {
+            if let Some(event) = self.adapter.sleep(interval)? {
                 self.heard = Instant::now();
                 if let Some(ended) = self.handle(&event)?
                     && peers != 1

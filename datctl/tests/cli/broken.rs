@@ -236,7 +236,7 @@ struct Seen {
 }
 
 /// Collects the evidence of a broken connection. `peer` is true if the peer's recorder can still be read.
-fn look(world: &mut World, peer: bool) -> Seen {
+fn collect_evidence(world: &mut World, peer: bool) -> Seen {
     let monitor = loop {
         let line = world.monitor.recv_timeout(Duration::from_secs(300));
         let line = line.expect("the monitor tells of it");
@@ -370,7 +370,7 @@ fn a_peer_that_was_killed_answers_nothing_and_says_no_goodbye() {
     world.function(1).reset();
     world.write(2);
     world.breaks(1);
-    let seen = look(&mut world, false);
+    let seen = collect_evidence(&mut world, false);
     says(&seen.monitor, &["DAT_DTO_ERR_TRANSPORT", "syndrome 0x15"]);
     says(
         &seen.decode,
@@ -390,7 +390,7 @@ fn a_link_that_was_cut_is_seen_before_the_request_that_fails() {
     world.pump(2);
     world.write(2);
     world.breaks(2);
-    let seen = look(&mut world, true);
+    let seen = collect_evidence(&mut world, true);
     says(&seen.monitor, &["DAT_DTO_ERR_TRANSPORT"]);
     says(&seen.decode, &["the port is down", "DAT_DTO_ERR_TRANSPORT"]);
     is_on_the_page("link-cut", "0x15", &seen);
@@ -403,7 +403,7 @@ fn a_region_that_was_revoked_is_refused_by_the_peer() {
     ia.lmr_free(region.lmr).expect("it is gone");
     world.write(2);
     world.breaks(2);
-    let seen = look(&mut world, true);
+    let seen = collect_evidence(&mut world, true);
     dissected(&world.kept());
     says(&seen.monitor, &["DAT_DTO_ERR_REMOTE_ACCESS"]);
     says(&seen.decode, &["rmr_context ", "DAT_DTO_ERR_REMOTE_ACCESS"]);
@@ -416,7 +416,7 @@ fn a_receiver_that_is_never_ready_has_posted_no_receive() {
     let mut world = World::new();
     world.send(2);
     world.breaks(2);
-    let seen = look(&mut world, true);
+    let seen = collect_evidence(&mut world, true);
     says(&seen.monitor, &["DAT_DTO_ERR_RECEIVER_NOT_READY"]);
     says(&seen.decode, &["DAT_DTO_ERR_RECEIVER_NOT_READY"]);
     assert_eq!(
@@ -439,7 +439,7 @@ fn a_function_that_was_removed_takes_its_connections_with_it() {
     world.fabric.sim.inject(&function, &Fault::SurpriseRemoval);
     world.write(2);
     world.breaks(2);
-    let seen = look(&mut world, true);
+    let seen = collect_evidence(&mut world, true);
     says(&seen.monitor, &["the adapter is dead"]);
     says(&seen.decode, &["the device is dead", "the adapter is dead"]);
     is_on_the_page("function-removed", "DAT_DTO_ERR_FLUSHED", &seen);

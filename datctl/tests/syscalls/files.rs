@@ -159,7 +159,7 @@ fn are_blocks(mut bytes: &[u8]) -> bool {
 }
 
 /// Checks a run. Returns true if the error was reported, and false if the run succeeded all the same.
-pub fn told(
+pub fn check_run(
     part: &str,
     run: &Run,
     wanted: Wanted,

@@ -80,7 +80,7 @@ impl Said {
 }
 
 /// Checks a run. Returns true if the error was reported, and false if the session succeeded all the same.
-fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
+fn check_run(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if run.ended != Ended::Exit(0) {
         return Err(format!("it ended by {:?}", run.ended));
     }
@@ -176,7 +176,7 @@ pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     assert_eq!(healthy.unknown, [0_i64; 0], "calls nobody thought of");
     let usual = Said::of(&healthy.said).expect("what the child says");
     assert_eq!((&*usual.first, &*usual.second), ("ok", "ok"), "{healthy:?}");
-    let verdict = |run: &Run, wanted, _: &Path| told(run, wanted, &usual);
+    let verdict = |run: &Run, wanted, _: &Path| check_run(run, wanted, &usual);
     fail_each(part, &healthy, place, outside, &verdict);
 }
 
@@ -201,7 +201,7 @@ pub fn walk_files(part: &str) {
         "{healthy:?}"
     );
     let verdict = |run: &Run, wanted, directory: &Path| {
-        files::told(part, run, wanted, &files::left(directory), &usual)
+        files::check_run(part, run, wanted, &files::left(directory), &usual)
     };
     fail_each(part, &healthy, empty, &files::beside, &verdict);
 }

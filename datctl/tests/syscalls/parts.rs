@@ -63,9 +63,9 @@ fn played_by_a_child() {
     let _mark = getppid();
     let first = session(&names);
     let _mark = getppid();
-    tell("first", &first);
+    report("first", &first);
     println!("@kept {}", kept());
-    tell("second", &session(&names));
+    report("second", &session(&names));
     println!("@kept {}", kept());
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn heard() -> String {
     line
 }
 
-pub(crate) fn tell(what: &str, outcome: &Result<(), String>) {
+pub(crate) fn report(what: &str, outcome: &Result<(), String>) {
     let text = match outcome {
         Ok(()) => "ok".to_owned(),
         Err(error) => error.replace('\n', " "),

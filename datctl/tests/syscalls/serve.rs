@@ -17,7 +17,7 @@ use udapl::fabric::pace::Pace;
 use udapl::fabric::wire::{Wire, WirePath};
 
 use super::judge::Place;
-use super::parts::{heard, kept, served, session, tell};
+use super::parts::{heard, kept, report, served, session};
 
 /// Prefix of an error in a client's report.
 pub const CLIENT: &str = "client: ";
@@ -79,7 +79,7 @@ pub fn played(directory: &Path, between: Between) {
     let _mark = getppid();
     let serving = started(directory, between);
     if let Err(error) = &serving {
-        tell("first", &Err(error.clone()));
+        report("first", &Err(error.clone()));
     } else {
         println!("\nserving {}", kept());
     }
@@ -90,7 +90,7 @@ pub fn played(directory: &Path, between: Between) {
                 let _mark = getppid();
             }
             "kept" => println!("\nkept {}", kept()),
-            "again" => tell("again", &started(directory, between)),
+            "again" => report("again", &started(directory, between)),
             _ => return,
         }
     }
@@ -244,7 +244,7 @@ fn talk(
     stdout: &mut BufReader<ChildStdout>,
     said: &mut String,
 ) -> Result<(), String> {
-    let mut tells = |word: &str| stdin.write_all(format!("{word}\n").as_bytes());
+    let mut send = |word: &str| stdin.write_all(format!("{word}\n").as_bytes());
     let mut answer = |keys: &[&str]| loop {
         let mut line = String::new();
         if stdout
@@ -262,7 +262,7 @@ fn talk(
         }
     };
     let text = |error: std::io::Error| error.to_string();
-    tells("go").map_err(text)?;
+    send("go").map_err(text)?;
     let (started, idle) = answer(&["serving ", "@first "])?;
     let names = served(directory);
     let first = |outcome: &Result<(), String>| match outcome {
@@ -272,12 +272,12 @@ fn talk(
     if started == "serving " {
         let outcome = session(&names);
         *said += &format!("@first {}\n@idle {idle}\n", first(&outcome));
-        tells("enough").map_err(text)?;
+        send("enough").map_err(text)?;
     } else {
         // The server failed to start and reported why. It must start at the second attempt.
         *said += &format!("@first {idle}\n@kept 0 descriptors, 0 bytes\n");
-        tells("enough").map_err(text)?;
-        tells("again").map_err(text)?;
+        send("enough").map_err(text)?;
+        send("again").map_err(text)?;
         let (_, again) = answer(&["@again "])?;
         if again != "ok" {
             return Err(format!("again: {again}"));
@@ -294,7 +294,7 @@ fn talk(
     let mut settled = |said: &mut String| -> Result<(), String> {
         let mut left = String::new();
         for _ in 0..ASK {
-            tells("kept").map_err(text)?;
+            send("kept").map_err(text)?;
             left = answer(&["kept "])?.1;
             if left == idle {
                 break;

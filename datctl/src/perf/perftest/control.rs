@@ -101,7 +101,7 @@ impl<'a> Peer<'a> {
 
     /// Waits until the peer has ended the measured connections, ends the control connection, and frees everything.
     pub(super) fn disconnect_all(mut self) -> Result<(), Box<dyn Error>> {
-        let lanes = self.dialer.leave();
+        let lanes = self.dialer.take_lanes();
         for &(ep, _) in &lanes {
             self.until_ended(ep)?;
         }
@@ -142,7 +142,7 @@ impl<'a> Peer<'a> {
     }
 
     /// Handles the next event, if there is one. The only expected event is the end of a connection.
-    pub(super) fn look(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(super) fn poll_event(&mut self) -> Result<(), Box<dyn Error>> {
         match self.dialer.adapter.poll()? {
             None => Ok(()),
             Some(event) => self.note("what the peer writes", &event),

@@ -419,7 +419,7 @@ impl Test<'_> {
                     return Ok(());
                 }
             }
-            peer.look()?;
+            peer.poll_event()?;
             if peer.has_left() {
                 memory.read_into(at, &mut found)?;
                 if found[0] == mark {
