@@ -49,7 +49,7 @@ impl World {
 
     /// Handles one event of a side.
     pub fn event(&mut self, side: usize, event: Event) {
-        self.tell(side, format_args!("{event:?}"));
+        self.trace_line(side, format_args!("{event:?}"));
         match event {
             Event::Dto(done) => self.dto(side, &done),
             Event::RmrBind(done) => self.bound(side, &done),

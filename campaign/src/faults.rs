@@ -207,7 +207,7 @@ impl World {
             }
             _ => return,
         }
-        self.tell(side, format_args!("the wire suffers, {draw} {small}"));
+        self.trace_line(side, format_args!("the wire suffers, {draw} {small}"));
         self.spoil_wire();
     }
 
@@ -218,7 +218,7 @@ impl World {
             return;
         }
         self.cover.count("wire", "repeats");
-        self.tell(0, format_args!("the wire repeats"));
+        self.trace_line(0, format_args!("the wire repeats"));
         let twice = Faults {
             duplicate_ppm: 500_000,
             ..Faults::NONE
@@ -293,7 +293,7 @@ impl World {
 
     pub fn inject(&mut self, side: usize, what: &'static str, fault: &Fault) {
         self.cover.count("fault", what);
-        self.tell(side, format_args!("{fault:?}"));
+        self.trace_line(side, format_args!("{fault:?}"));
         for other in self.kin(side) {
             self.sides[other].tampered = true;
         }

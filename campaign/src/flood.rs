@@ -249,7 +249,7 @@ impl FloodSim {
         }
         flood_sim.ask(flood_sim.ends[1].traffic);
         for _ in 0..BASELINE_TURNS {
-            flood_sim.turn(|_| {});
+            flood_sim.run_once(|_| {});
         }
         let (messages, asked) = (flood_sim.counted.messages, flood_sim.counted.connects.len());
         assert!(messages > 0 && asked > 0, "there is peace");
@@ -293,7 +293,7 @@ impl FloodSim {
     }
 
     /// Runs one turn: each program acts once, and the attackers send before and after the client acts.
-    fn turn(&mut self, mut wave: impl FnMut(&mut Self)) {
+    fn run_once(&mut self, mut wave: impl FnMut(&mut Self)) {
         self.counted.turns += 1;
         let started = Instant::now();
         self.open(0).ia.progress();
@@ -423,7 +423,7 @@ impl FloodSim {
             if turn >= turns && !self.counted.connects.is_empty() {
                 break;
             }
-            self.turn(|flood_sim| {
+            self.run_once(|flood_sim| {
                 if turn < turns {
                     wave(flood_sim);
                 }

@@ -33,7 +33,7 @@ impl World {
     }
 
     /// Makes the library serve a side's connections. The program dequeues no events.
-    pub fn look_after(&mut self, side: usize) {
+    pub fn serve_connections(&mut self, side: usize) {
         self.timed(side, calls::PROGRESS, |world| {
             if let Some(open) = &mut world.sides[side].open {
                 open.ia.progress();
@@ -63,7 +63,7 @@ impl World {
         for asked in 1..=requests {
             self.send_attacker_request(side, to, UNDECIDED_QUAL);
             if asked.is_multiple_of(AT_A_TIME) {
-                self.look_after(side);
+                self.serve_connections(side);
             }
         }
         let asked = self.call(side, "dat_evd_dequeue", |open| {

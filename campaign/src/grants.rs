@@ -91,7 +91,7 @@ impl Open {
 
     /// Returns the keys of regions and windows that peers know. The result includes void keys, so that peers also write
     /// to freed memory.
-    pub fn told(&self) -> impl Iterator<Item = Key> {
+    pub fn known_keys(&self) -> impl Iterator<Item = Key> {
         let there = self.freeable.iter().map(|freeable| freeable.key);
         let of = |window_memory: &WindowMemory| {
             window_memory
@@ -105,7 +105,7 @@ impl Open {
         self.gone.iter().copied().chain(there).chain(windows)
     }
 
-    /// Returns the index, in [`Open::told`], of the key that became void last.
+    /// Returns the index, in [`Open::known_keys`], of the key that became void last.
     pub fn youngest_void(&self) -> Option<usize> {
         self.gone.len().checked_sub(1)
     }
@@ -149,8 +149,8 @@ impl Open {
     /// Returns whether peers may invalidate an RMR context. The result is true for the context of an outstanding bind,
     /// although the bind may fail.
     pub fn yields(&self, context: u32) -> bool {
-        let mut told = self.told();
-        told.any(|key| key.context == context && key.yields && key.void.is_none())
+        let mut keys = self.known_keys();
+        keys.any(|key| key.context == context && key.yields && key.void.is_none())
     }
 
     /// Records that a peer is about to invalidate an RMR context. Returns whether the context exists and this is the
@@ -211,7 +211,7 @@ impl Open {
 
     /// Returns whether the key of a region or window is known to peers and not void.
     pub fn is_live(&self, address: u64, context: u32) -> bool {
-        let mut told = self.told();
-        told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))
+        let mut keys = self.known_keys();
+        keys.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))
     }
 }

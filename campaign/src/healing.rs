@@ -33,16 +33,16 @@ impl World {
                 self.close(side);
             }
         }
-        self.settle("every attempt to connect ends", |phase| {
+        self.wait_for_phases("every attempt to connect ends", |phase| {
             phase != Phase::Pending
         });
-        self.settle_work();
+        self.drain_requests();
         for side in 0..self.sides.len() {
             for end in 0..ENDS {
                 self.disconnect(side, end, CloseFlags::Abrupt);
             }
         }
-        self.settle(
+        self.wait_for_phases(
             "every connection ends, and all that was posted comes back",
             |phase| phase == Phase::Idle,
         );
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Waits until all posted requests have completed on connections without a recorded reason to end.
-    fn settle_work(&mut self) {
+    fn drain_requests(&mut self) {
         let left = |world: &Self| {
             let mut left = Vec::new();
             for (side, one) in world.sides.iter().enumerate() {
@@ -93,7 +93,7 @@ impl World {
             if left(self).is_empty() {
                 return;
             }
-            self.turn(Duration::from_millis(1));
+            self.run_once(Duration::from_millis(1));
         }
         panic!(
             "what was posted on a sound connection is done, but not this: {:?}",
@@ -103,7 +103,7 @@ impl World {
 
     /// Runs loop iterations of a millisecond until `done` returns true for the phases of all endpoints. `what` names
     /// the condition in the message of a failure.
-    fn settle(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
+    fn wait_for_phases(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
         let open = |world: &Self| {
             let mut left = Vec::new();
             for (side, one) in world.sides.iter().enumerate() {
@@ -123,7 +123,7 @@ impl World {
             if open(self).is_empty() {
                 return;
             }
-            self.turn(Duration::from_millis(1));
+            self.run_once(Duration::from_millis(1));
         }
         panic!("{what}, but not these: {:?}", open(self));
     }

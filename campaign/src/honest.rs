@@ -130,7 +130,7 @@ impl Honest {
     }
 
     /// Runs one loop iteration of both programs. `is_disturbed` is true if the wire may lose or delay frames.
-    pub fn turn(&mut self, cover: &mut Coverage, is_disturbed: bool) {
+    pub fn run_once(&mut self, cover: &mut Coverage, is_disturbed: bool) {
         self.turns += 1;
         self.is_spoiled |= is_disturbed;
         for at in [0, 1] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::{Coverage, Failure, Plan, Record, Run, run, shrink};
 
 /// Minimum time between two lines of progress.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// Results of many simulations.
 #[derive(Default)]
@@ -70,7 +70,7 @@ pub fn many(
         let mut told = started;
         for (seed, outcome) in receive {
             sum.add(seed, outcome);
-            if told.elapsed() >= TELL_EVERY {
+            if told.elapsed() >= REPORT_EVERY {
                 told = Instant::now();
                 tell(&sum, started.elapsed());
             }

@@ -221,7 +221,7 @@ impl World {
             if done(self) {
                 return true;
             }
-            self.turn(Duration::from_millis(10));
+            self.run_once(Duration::from_millis(10));
         }
         done(self)
     }

@@ -30,7 +30,7 @@ const MORE: [usize; 4] = [2, 0, 1, 0];
 /// Maximum number of freed regions whose bytes are still checked.
 const WATCHED: usize = 64;
 /// Number of steps between two checks of all bytes.
-const LOOK_EVERY: u32 = 16;
+const CHECK_EVERY: u32 = 16;
 /// Virtual duration of a call above which pending connects of other sides may time out. A call of a healthy device must
 /// not take longer, except an opening.
 const LONG_CALL: Duration = Duration::from_millis(50);
@@ -196,8 +196,8 @@ impl World {
                 self.attack_from_network();
             }
             let moment = self.moment();
-            self.turn(moment);
-            if step % LOOK_EVERY == 0 {
+            self.run_once(moment);
+            if step % CHECK_EVERY == 0 {
                 self.check_all();
             }
         }
@@ -283,7 +283,7 @@ impl World {
             world.sides[side].open.as_mut().map(call)
         })?;
         self.cover.call(name, state, answer.is_ok());
-        self.tell(
+        self.trace_line(
             side,
             format_args!("{name}, {state}: {:?}", answer.as_ref().err()),
         );
@@ -307,7 +307,7 @@ impl World {
         })?;
         self.cover.call(name, judge::name(before), answer.is_ok());
         let after = self.sides[side].open.as_ref().and_then(state);
-        self.tell(
+        self.trace_line(
             side,
             format_args!(
                 "{name} {ep:?}, {before:?} to {after:?}: {:?}",
@@ -321,7 +321,7 @@ impl World {
     }
 
     /// Adds a line to the trace, if this run writes one.
-    pub fn tell(&self, side: usize, text: std::fmt::Arguments<'_>) {
+    pub fn trace_line(&self, side: usize, text: std::fmt::Arguments<'_>) {
         if let Some(trace) = &self.trace {
             trace.line(self.now(), side, text);
         }
@@ -367,7 +367,7 @@ impl World {
     }
 
     /// Runs one loop iteration of every program that does not sleep, then advances virtual time by `moment`.
-    pub fn turn(&mut self, moment: Duration) {
+    pub fn run_once(&mut self, moment: Duration) {
         for side in 0..self.sides.len() {
             self.crowd(side);
         }
@@ -386,7 +386,7 @@ impl World {
             }
         }
         self.check_close_notices();
-        self.honest_turn();
+        self.run_honest_once();
         self.sim.advance(moment);
         if self.until.is_some_and(|until| self.now() >= until) {
             self.mend_wire();
@@ -395,12 +395,12 @@ impl World {
     }
 
     /// Runs one loop iteration of the honest programs, if there are any.
-    fn honest_turn(&mut self) {
+    fn run_honest_once(&mut self) {
         let is_disturbed = self.until.is_some() || self.now() < self.trained;
         let Some(honest) = self.honest.as_mut().filter(|_| !self.healing) else {
             return;
         };
-        honest.turn(&mut self.cover, is_disturbed);
+        honest.run_once(&mut self.cover, is_disturbed);
     }
 
     /// Ends all faults of the wire except its delay, and brings both ports up.

@@ -71,11 +71,11 @@ pub fn run() -> Result<()> {
     let simulator = bench::build("simulator")?;
     let target = shell::target_directory()?;
     let folder = target.join("vm/root");
-    let tell = |what: &str| eprintln!("speed: {what}, once");
-    let root = Root::prepare(&folder, true, &tell)?;
+    let announce = |what: &str| eprintln!("speed: {what}, once");
+    let root = Root::prepare(&folder, true, &announce)?;
     let others = root.path(FOLDER);
     if !others.join("usr/bin/ucx_perftest").exists() {
-        tell("unpacking UCX and libfabric from Debian's packages");
+        announce("unpacking UCX and libfabric from Debian's packages");
         root.unpack_packages(&PACKAGES, FOLDER)?;
     }
     let mut lines = ours(&simulator)?;

@@ -57,7 +57,7 @@ impl World {
             open.map_or(0, |open| open.ia.cm_counters().received)
         };
         // The driver first handles the input that has already arrived.
-        self.turn(ROUND_TRIP);
+        self.run_once(ROUND_TRIP);
         let Some(to) = self
             .address(side)
             .filter(|_| self.idle_endpoint(side) == Some(at))
@@ -183,7 +183,7 @@ impl World {
             let qual = CONN_QUAL + self.sides[side].side_config.apart;
             self.send_attacker_request(side, to, qual);
         }
-        self.look_after(side);
+        self.serve_connections(side);
         self.disconnect(side, at, CloseFlags::Abrupt);
         self.connect(side, (at + 1) % ENDS);
         self.cover.count("sleep", "with a short backlog");

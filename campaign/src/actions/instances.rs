@@ -48,7 +48,7 @@ impl World {
         self.cover.call("dat_ia_open", STATELESS, answer.is_ok());
         let came_to = if answer.is_ok() { "opened" } else { "refused" };
         self.cover.count("instance", came_to);
-        self.tell(
+        self.trace_line(
             side,
             format_args!("another instance: {:?}", answer.as_ref().err()),
         );

@@ -37,7 +37,7 @@ impl World {
         };
         if has_none(self) {
             self.yield_window(peer, there, which);
-            self.turn(Duration::from_micros(100));
+            self.run_once(Duration::from_micros(100));
         }
         self.invalidate_peer_key(side, at);
     }
@@ -86,8 +86,8 @@ impl World {
             return;
         };
         let contexts: Vec<u32> = if draw == 0 {
-            let told = open.told().map(|key| key.context);
-            told.chain([open.written.lmr.rmr_context]).collect()
+            let keys = open.known_keys().map(|key| key.context);
+            keys.chain([open.written.lmr.rmr_context]).collect()
         } else {
             open.yielded().collect()
         };
@@ -97,7 +97,7 @@ impl World {
         self.receive(peer, there);
         self.post_one(side, at, Kind::Invalidate(context), bytes, 0, fence);
         if draw < 4 {
-            self.turn(Duration::from_micros(100));
+            self.run_once(Duration::from_micros(100));
             self.attack(peer);
         }
     }

@@ -40,7 +40,7 @@ impl World {
         let Some(open) = self.sides[side].open.take() else {
             return true;
         };
-        self.tell(side, format_args!("close"));
+        self.trace_line(side, format_args!("close"));
         self.spoil_side("a close", side);
         let untouched = !self.sides[side].tampered && !open.dead;
         let left = self.beside(side).len();
@@ -105,7 +105,7 @@ impl World {
         let Some(open) = self.sides[side].open.take() else {
             return;
         };
-        self.tell(side, format_args!("drop"));
+        self.trace_line(side, format_args!("drop"));
         self.spoil_side("a drop", side);
         let (ia, memories) = open.memories();
         self.timed(side, calls::DROP, |_| drop(ia));
@@ -147,7 +147,7 @@ impl World {
             .call("dat_ia_open", calls::STATELESS, answer.is_ok());
         self.cover
             .count("open", if answer.is_ok() { "done" } else { "refused" });
-        self.tell(side, format_args!("open: {:?}", answer.as_ref().err()));
+        self.trace_line(side, format_args!("open: {:?}", answer.as_ref().err()));
         match answer {
             // The reset at the opening has removed all other faults of the function.
             Ok(()) => {

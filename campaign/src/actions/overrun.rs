@@ -247,7 +247,7 @@ impl World {
             // The drivers of these sides empty the queues in the next loop iteration.
             (self.sides[other].asleep, self.sides[other].deep) = (0, false);
         }
-        self.tell(side, format_args!("{times} events of the port"));
+        self.trace_line(side, format_args!("{times} events of the port"));
         self.spoil_wire();
         let card = self.cards[self.sides[side].card].physical();
         // A port that was down is up before the first change.

@@ -88,7 +88,7 @@ impl World {
         }
         if !bound(self) {
             self.bind(side, at, which, true);
-            self.turn(Duration::from_micros(100));
+            self.run_once(Duration::from_micros(100));
         }
         self.disconnect(side, at, CloseFlags::Abrupt);
         bound(self)

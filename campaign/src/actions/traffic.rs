@@ -336,7 +336,7 @@ impl World {
             Kind::Read => Some((remote(&open.offered, slot, bytes), None)),
             Kind::Count => Some((remote(&open.counter, 0, bytes), None)),
             Kind::Attack => {
-                let mut keys: Vec<Key> = open.told().chain([open.to_be_read()]).collect();
+                let mut keys: Vec<Key> = open.known_keys().chain([open.to_be_read()]).collect();
                 keys.extend(self.keys_of_kin(peer));
                 let key = *keys.get(pick % keys.len().max(1))?;
                 let target = RmrTriplet {

@@ -362,7 +362,7 @@ fn connection_managers_survive_any_history() {
         }
         world.end();
     });
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// A connection manager that is sending a request survives any datagrams.
@@ -504,5 +504,5 @@ fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
                 client.handle_timeout(now);
             }
         });
-    BESIDE.tell();
+    BESIDE.report();
 }

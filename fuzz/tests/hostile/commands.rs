@@ -813,7 +813,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
             map(&world.a.bench);
             world.check_reset();
         });
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// The inputs have every opcode of the simulator. The well-formed create commands succeed in the order of this test.
@@ -954,5 +954,5 @@ fn blind_writes_leave_nothing_behind() {
             bench.exec(&EnableHcaIn::new()).unwrap();
             bench.satisfy_pages(1);
         });
-    BESIDE.tell();
+    BESIDE.report();
 }

@@ -212,7 +212,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
             let last = std::iter::from_fn(|| b.received()).last().expect("a frame");
             assert_eq!(last.1, frame);
         });
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// Parsing, checksums and segmentation never panic on a frame of arbitrary bytes.

@@ -470,7 +470,7 @@ fn forged_packets_hurt_at_most_their_connection() {
             world.check_healthy(&BESIDE);
             world.check_reset();
         });
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// The packets that the harness forges have every opcode.
@@ -532,7 +532,7 @@ fn frames_of_any_bytes_are_dropped_or_served() {
             );
             world.check_healthy(&BESIDE);
         });
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// A packet that was parsed can be emitted and parsed again without a change. The ICRC of a frame with flipped bits is

@@ -61,7 +61,7 @@ impl Longest {
     }
 
     /// Prints the longest wait. Fails if no operation was recorded, since the harness has then tested nothing.
-    pub fn tell(&self) {
+    pub fn report(&self) {
         let operations = self.operations.load(Ordering::Relaxed);
         let longest = self.longest.load(Ordering::Relaxed);
         let (beside, unit, most) = (self.beside, self.unit, self.most);

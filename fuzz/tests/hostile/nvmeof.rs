@@ -577,7 +577,7 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
     let least = [worlds * 20, worlds * 2, worlds * 6 / 1_000];
     let is_enough = done.iter().zip(least).all(|(done, least)| *done >= least);
     assert!(is_enough, "{done:?}, not {least:?}");
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// A hostile host fills a pool by connecting one controller after another: discovery controllers, controllers of a host
@@ -623,7 +623,7 @@ fn crowds_of_controllers_keep_no_honest_host_waiting() {
         );
         run.end();
     }
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// Arbitrary bytes are parsed as a command, private data of a connection request, a key, an NQN and a status without a

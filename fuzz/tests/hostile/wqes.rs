@@ -298,5 +298,5 @@ fn a_hostile_queue_pair_hurts_only_itself() {
             world.check_healthy(&BESIDE);
             world.check_reset();
         });
-    BESIDE.tell();
+    BESIDE.report();
 }

@@ -50,15 +50,20 @@ pub(super) fn are_those_of_the_sources(
 ) -> Result<()> {
     let text = std::fs::read_to_string(shell::root().join(PAGE)).context(PAGE)?;
     let pools = named(&text, POOLS, breaches)?;
-    are_as_told(sources, &pools, true, breaches);
+    compare_values(sources, &pools, true, breaches);
     let honest = named(&text, HONEST, breaches)?;
-    are_as_told(sources, &honest, false, breaches);
+    compare_values(sources, &honest, false, breaches);
     Ok(())
 }
 
 /// Compares the named constants with the sources. If `are_all` is set, the named files must not have further bounds at
 /// their top level.
-fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &mut Vec<String>) {
+fn compare_values(
+    sources: &[Source],
+    named: &Named<'_>,
+    are_all: bool,
+    breaches: &mut Vec<String>,
+) {
     let mut files: Vec<&str> = named.iter().map(|(file, _)| *file).collect();
     files.sort_unstable();
     files.dedup();
@@ -68,9 +73,9 @@ fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &
             continue;
         };
         let bounds = bounds(&source.text);
-        let told = named.iter().filter(|(of, _)| *of == file);
-        let told: Vec<_> = told.flat_map(|(_, constants)| constants).collect();
-        for (name, value) in &told {
+        let listed = named.iter().filter(|(of, _)| *of == file);
+        let listed: Vec<_> = listed.flat_map(|(_, constants)| constants).collect();
+        for (name, value) in &listed {
             match bounds.iter().find(|bound| bound.name == *name) {
                 None => breaches.push(format!("{PAGE}: {file} has no constant {name}")),
                 Some(bound) if number(value).is_none() || number(value) != number(bound.value) => {
@@ -83,7 +88,7 @@ fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &
             }
         }
         let missing = bounds.iter().filter(|bound| are_all && bound.is_top);
-        let missing = missing.filter(|bound| !told.iter().any(|(name, _)| *name == bound.name));
+        let missing = missing.filter(|bound| !listed.iter().any(|(name, _)| *name == bound.name));
         breaches
             .extend(missing.map(|bound| {
                 format!("{PAGE}: {} of {file} is in no row of the pools", bound.name)

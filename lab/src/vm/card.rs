@@ -66,12 +66,12 @@ pub fn suite() -> Suite {
             Shown {
                 step: "lost",
                 file: REPORT,
-                look: lines_of,
+                lines: lines_of,
             },
             Shown {
                 step: "bundle",
                 file: KEPT,
-                look: files_in,
+                lines: files_in,
             },
         ],
         judge: judge::judge,

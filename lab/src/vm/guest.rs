@@ -71,7 +71,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     }
     drop(functions);
     for shown in suite.shown.iter().filter(|it| options.wants(it.step)) {
-        let said = (shown.look)(&machine.path("run").join(shown.file))?;
+        let said = (shown.lines)(&machine.path("run").join(shown.file))?;
         steps.push(Step::shown(shown.step, shown.file, said));
     }
     let log = machine.path("run").join(functions::LOG);

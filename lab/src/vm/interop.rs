@@ -39,7 +39,7 @@ const fn dissected(file: &'static str) -> Shown {
     Shown {
         step: "dissected",
         file,
-        look: capture::dissected,
+        lines: capture::dissected,
     }
 }
 

@@ -35,9 +35,9 @@ pub struct Machine {
 /// A package is not available; the error names the command that failed.
 pub fn prepare(kernel: Kernel) -> Result<Machine> {
     let folder = shell::target_directory()?.join("vm/root");
-    let tell = |what: &str| println!("vm: {what}");
-    let root = Root::prepare(&folder, true, &tell)?;
-    let unpacked = kernel.unpack(&root, &tell)?;
+    let announce = |what: &str| println!("vm: {what}");
+    let root = Root::prepare(&folder, true, &announce)?;
+    let unpacked = kernel.unpack(&root, &announce)?;
     let mut version = root.program(EMULATOR);
     version.arg("--version");
     let version = shell::capture(version)?;

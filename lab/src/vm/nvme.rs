@@ -103,7 +103,7 @@ pub fn suite() -> Suite {
         shown: &[Shown {
             step: "dissected",
             file: "nvme0.pcapng",
-            look: capture::nvme,
+            lines: capture::nvme,
         }],
         judge,
     }

@@ -47,7 +47,7 @@ pub struct Shown {
     /// Path of the file in the folder of the run.
     pub file: &'static str,
     /// Returns the lines of the file that are judged.
-    pub look: fn(&Path) -> Result<Vec<String>>,
+    pub lines: fn(&Path) -> Result<Vec<String>>,
 }
 
 impl Shown {
@@ -56,7 +56,7 @@ impl Shown {
         Self {
             step: "wire",
             file,
-            look: capture::refusals,
+            lines: capture::refusals,
         }
     }
 }

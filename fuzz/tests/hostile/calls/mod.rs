@@ -150,11 +150,11 @@ fn check(seed: u64) -> Score {
     let mut made = Vec::new();
     match explore(seed, &mut made) {
         Ok(score) => score,
-        Err(failure) => panic!("CALLS_SEED={seed}: {}", told(made, failure)),
+        Err(failure) => panic!("CALLS_SEED={seed}: {}", describe_failure(made, failure)),
     }
 }
 
-fn told(made: Vec<Step>, failure: Failure) -> String {
+fn describe_failure(made: Vec<Step>, failure: Failure) -> String {
     let (steps, failure) = shrink(made, failure, run);
     let lines: Vec<String> = steps
         .iter()

@@ -391,7 +391,7 @@ pub struct Side {
     /// Qualifier that the last `psp_create_any` returned for each slot.
     pub found: [Option<u64>; PLACES],
     /// Events expected next on the asynchronous EVD, in any order.
-    pub told: Vec<AsyncEvent>,
+    pub async_events: Vec<AsyncEvent>,
 }
 
 fn places<T>() -> Vec<Place<T>> {
@@ -412,7 +412,7 @@ impl Side {
             rsps: places(),
             crs: Vec::new(),
             found: [None; PLACES],
-            told: Vec::new(),
+            async_events: Vec::new(),
         }
     }
 
@@ -472,7 +472,7 @@ impl Side {
             cr.decided = true;
             cr.from = None;
         }
-        self.told.clear();
+        self.async_events.clear();
     }
 
     /// Returns the service point that listens at a qualifier: its EVD, whether the provider lends the endpoint, the
@@ -507,7 +507,7 @@ impl Side {
             return;
         };
         if !matches!(what, Expected::Dto { .. } | Expected::Bind { .. }) && evd.is_full() {
-            self.told.push(AsyncEvent::EvdOverflow(evd.handle));
+            self.async_events.push(AsyncEvent::EvdOverflow(evd.handle));
             return;
         }
         evd.queue.push(Queued { what, srq });
@@ -562,7 +562,8 @@ impl Side {
             && srq.buffers.len() < srq.low_watermark as usize
         {
             srq.armed = false;
-            self.told.push(AsyncEvent::SrqLowWatermark(srq.handle));
+            self.async_events
+                .push(AsyncEvent::SrqLowWatermark(srq.handle));
         }
     }
 
@@ -580,7 +581,7 @@ impl Side {
         let breaks = exceeded(target.hard) && target.state == EpState::Connected;
         if exceeded(target.soft) {
             target.soft = None;
-            self.told
+            self.async_events
                 .push(AsyncEvent::EpSoftHighWatermark(target.handle));
         }
         breaks

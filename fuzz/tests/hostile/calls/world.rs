@@ -120,15 +120,15 @@ impl World {
         let evd = ia.async_evd();
         while let Ok(Some(event)) = ia.evd_dequeue(evd) {
             let told = |wanted: &AsyncEvent| event == Event::Async(*wanted);
-            let Some(found) = model.told.iter().position(told) else {
+            let Some(found) = model.async_events.iter().position(told) else {
                 return Err(format!(
                     "side {side} is told {event:?}, not {:?}",
-                    model.told
+                    model.async_events
                 ));
             };
-            model.told.swap_remove(found);
+            model.async_events.swap_remove(found);
         }
-        equal("not told", &model.told[..], &[])?;
+        equal("not told", &model.async_events[..], &[])?;
         for cno in model.cnos.iter().filter_map(Place::any) {
             equal("calls", cno.agent_calls.load(Ordering::Relaxed), cno.calls)?;
         }
@@ -143,21 +143,21 @@ impl World {
             (3, Duration::from_micros(20))
         };
         for _ in 0..turns {
-            self.look();
+            self.process_input();
             self.fabric.sim.advance(time);
         }
-        self.look();
+        self.process_input();
     }
 
     /// Lets both sides process all input. A call on an EVD makes the provider notice an error of that EVD. Setting the
     /// CNO that the EVD already has is such a call, without another effect.
-    fn look(&mut self) {
+    fn process_input(&mut self) {
         for (ia, side) in self.ias.iter_mut().zip(&self.sides) {
             ia.progress();
             for evd in side.evds.iter().filter_map(Place::live) {
                 let cno = evd.cno.and_then(|at| side.cnos[at].live());
                 // The handles are valid. If this call fails for another reason, the next step finds the error.
-                let _looked = ia.evd_modify_cno(evd.handle, cno.map(|cno| cno.handle));
+                let _modified = ia.evd_modify_cno(evd.handle, cno.map(|cno| cno.handle));
             }
         }
     }

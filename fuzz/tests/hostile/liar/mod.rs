@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Number of register writes and sleeps after which the test fails because the driver hangs.
 const MOST_OCCASIONS: u64 = 400_000;
 /// Virtual time that each read of the clock takes.
-const LOOK: Duration = Duration::from_nanos(200);
+const READ_TIME: Duration = Duration::from_nanos(200);
 const UAR_BYTES: u64 = 4_096;
 
 /// A false value, forged entry or spurious interrupt that the device injects.
@@ -126,7 +126,7 @@ pub struct State {
     injections: std::vec::IntoIter<ScheduledInjection>,
     next: Option<ScheduledInjection>,
     occasions: u64,
-    pub told: usize,
+    pub injected: usize,
     gone: bool,
     queue: u64,
     last: Option<Command>,
@@ -147,7 +147,7 @@ pub struct FaultyDevice {
     state: Mutex<State>,
     clock: Arc<dyn Clock>,
     /// Virtual nanoseconds that reads of the clock have taken.
-    looked: AtomicU64,
+    reads_took: AtomicU64,
     this: std::sync::Weak<FaultyDevice>,
 }
 
@@ -176,7 +176,7 @@ impl FaultyDevice {
                 injections: injections.into_iter(),
                 next: None,
                 occasions: 0,
-                told: 0,
+                injected: 0,
                 gone: false,
                 queue: 0,
                 last: None,
@@ -186,7 +186,7 @@ impl FaultyDevice {
                 honest: false,
                 busy: false,
             }),
-            looked: AtomicU64::new(0),
+            reads_took: AtomicU64::new(0),
             this: this.clone(),
         })
     }
@@ -246,8 +246,8 @@ impl FaultyDevice {
         let Some(ScheduledInjection { injection, .. }) = state.next.take() else {
             return;
         };
-        state.told += 1;
-        state.tell(&self.bar, &injection);
+        state.injected += 1;
+        state.inject(&self.bar, &injection);
     }
 }
 
@@ -360,7 +360,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, bar: &SharedMemory, injection: &Injection) {
+    fn inject(&mut self, bar: &SharedMemory, injection: &Injection) {
         match *injection {
             Injection::Output { at, bits } => self
                 .change_entry(|state, entry| state.flip(entry + 0x20 + u64::from(at % 16), bits)),
@@ -633,16 +633,16 @@ struct LiarClock(Arc<FaultyDevice>);
 
 impl Clock for LiarClock {
     fn now(&self) -> Instant {
-        let look = u64::try_from(LOOK.as_nanos()).expect("short");
-        let looked = self.0.looked.fetch_add(look, Ordering::Relaxed) + look;
-        Instant(self.0.clock.now().0 + looked)
+        let read_time = u64::try_from(READ_TIME.as_nanos()).expect("short");
+        let spent = self.0.reads_took.fetch_add(read_time, Ordering::Relaxed) + read_time;
+        Instant(self.0.clock.now().0 + spent)
     }
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         self.0.occasion();
-        let looked = self.0.looked.load(Ordering::Relaxed);
+        let spent = self.0.reads_took.load(Ordering::Relaxed);
         self.0
             .clock
-            .wait(interrupts, Instant(deadline.0.saturating_sub(looked)))
+            .wait(interrupts, Instant(deadline.0.saturating_sub(spent)))
     }
 }

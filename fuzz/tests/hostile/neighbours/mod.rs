@@ -162,7 +162,7 @@ struct World {
     /// Frames on the wire, each with the index of its sender.
     wire: Vec<(usize, Vec<u8>)>,
     /// All events that the stations have returned to their callers.
-    told: Vec<(usize, Event)>,
+    events: Vec<(usize, Event)>,
 }
 
 impl World {
@@ -186,7 +186,7 @@ impl World {
             stations,
             now: Duration::ZERO,
             wire: Vec::new(),
-            told: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -357,11 +357,11 @@ impl World {
                 frames += 1;
             }
             assert!(frames <= FRAMES, "{frames} frames waited");
-            let before = self.told.len();
+            let before = self.events.len();
             while let Some(event) = station.next_event() {
-                self.told.push((at, event));
+                self.events.push((at, event));
             }
-            assert!(self.told.len() - before <= EVENTS, "events waited");
+            assert!(self.events.len() - before <= EVENTS, "events waited");
             let found = station.entries().filter(|entry| entry.state.is_some());
             assert!(found.count() <= NEIGHBOURS, "neighbours");
             let fixed = station.entries().filter(|entry| entry.state.is_none());
@@ -450,7 +450,7 @@ fn an_honest_neighbour_is_found_in_three_turns_whatever_is_forged() {
             }
         }
     });
-    BESIDE.tell();
+    BESIDE.report();
 }
 
 /// Under any events at two stations and any forged frames, tables are bounded, static entries are not overwritten, and
@@ -487,7 +487,7 @@ fn neighbours_survive_any_history() {
                 }
             }
             let [one, other] = worlds;
-            assert_eq!(one.told, other.told);
+            assert_eq!(one.events, other.events);
             assert_eq!(one.wire, other.wire);
             for (one, other) in one.stations.iter().zip(&other.stations) {
                 assert_eq!(one.counters(), other.counters());
