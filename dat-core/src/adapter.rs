@@ -162,7 +162,7 @@ impl Adapter {
 
 impl State {
     /// Adds an instance. Returns its index, and the number of times the port has come up before.
-    pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (InstanceIndex, u64) {
+    pub(crate) fn add_instance(&mut self, number: u32, waker: Waker) -> (InstanceIndex, u64) {
         let free = self.queues.iter().position(Option::is_none);
         let at = free.unwrap_or(self.queues.len());
         if free.is_none() {
@@ -183,7 +183,7 @@ impl State {
     /// Removes an instance, and handles the arrivals that it has not handled. A connection request goes to another
     /// instance that listens there, if there is one; otherwise it is declined. All other connections with such an
     /// arrival are released.
-    pub(crate) fn leave(&mut self, instance_index: InstanceIndex, now: Nanos) {
+    pub(crate) fn remove_instance(&mut self, instance_index: InstanceIndex, now: Nanos) {
         self.sort(instance_index);
         let listening: Vec<ListenId> = self
             .points
@@ -489,15 +489,15 @@ mod tests {
         let counted = Arc::clone(&woken);
         let adapter = Adapter::new(Config::default());
         let mut state = adapter.lock();
-        let (stays, _) = state.join(
+        let (stays, _) = state.add_instance(
             0,
             Arc::new(move || {
                 counted.fetch_add(1, Ordering::Relaxed);
             }),
         );
-        let (leaves, _) = state.join(0, Arc::new(|| {}));
+        let (leaves, _) = state.add_instance(0, Arc::new(|| {}));
         request_arrives(&mut state, stays);
-        state.leave(leaves, 0);
+        state.remove_instance(leaves, 0);
         assert_eq!(woken.load(Ordering::Relaxed), 1, "it may be asleep");
         let arrival = state.next_arrival(stays);
         assert!(matches!(
@@ -522,7 +522,7 @@ mod tests {
     fn an_instance_that_makes_no_call_keeps_few_questions_and_one_word_about_measuring() {
         let adapter = Adapter::new(Config::default());
         let mut state = adapter.lock();
-        let (silent, _) = state.join(7, Arc::new(|| {}));
+        let (silent, _) = state.add_instance(7, Arc::new(|| {}));
         request_arrives(&mut state, silent);
         state.sort(silent);
         let asked = 3 * QUESTIONS;
@@ -554,9 +554,9 @@ mod tests {
     fn a_request_that_no_program_has_seen_is_not_rejected_as_if_one_had() {
         let adapter = Adapter::new(Config::default());
         let mut state = adapter.lock();
-        let (leaves, _) = state.join(0, Arc::new(|| {}));
+        let (leaves, _) = state.add_instance(0, Arc::new(|| {}));
         request_arrives(&mut state, leaves);
-        state.leave(leaves, 0);
+        state.remove_instance(leaves, 0);
         let (_, sent) = state.cm.poll_transmit().expect("an answer");
         let (_, message) = Message::parse(&sent).expect("a message");
         let Message::Rej(rej) = message else {

@@ -62,15 +62,15 @@ pub use handle::{
 };
 pub use ia::call::arm::{Arm, Armed, Descriptor};
 pub use ia::call::close::CloseRefused;
-pub use ia::call::cno::{CnoLook, CnoParam, CnoWait};
+pub use ia::call::cno::{CnoParam, CnoWait, CnoWaitStatus};
 pub use ia::call::cr::CrParam;
 pub use ia::call::ep::batch::{Batch, SrqBatch};
 pub use ia::call::ep::holding::EpRecvParam;
 pub use ia::call::ep::modify::EpChange;
 pub use ia::call::ep::{EpParam, EpStatus};
 pub use ia::call::evd::EvdParam;
-pub use ia::call::evd::wait::{Look, Run};
-pub use ia::call::evd::waiter::{EvdLook, EvdWait, WaitError};
+pub use ia::call::evd::wait::{FastPoll, Run};
+pub use ia::call::evd::waiter::{EvdWait, EvdWaitStatus, WaitError};
 pub use ia::call::lmr::{LmrCreated, LmrParam};
 pub use ia::call::psp::PspParam;
 pub use ia::call::rmr::{RmrBinding, RmrParam};

@@ -97,7 +97,7 @@ pub trait CompletionEntry {
 pub struct Obstacles(usize);
 
 impl Obstacles {
-    const OTHERS_TURN: usize = 1 << (usize::BITS - 1);
+    const POLL_OTHERS: usize = 1 << (usize::BITS - 1);
 
     /// Returns true if there is no obstacle.
     #[inline]
@@ -108,19 +108,19 @@ impl Obstacles {
 
     /// Sets the number of reasons. Does not change the flag of [`Obstacles::set_poll_others`].
     pub(crate) const fn count(&mut self, reasons: usize) {
-        self.0 = self.0 & Self::OTHERS_TURN | reasons;
+        self.0 = self.0 & Self::POLL_OTHERS | reasons;
     }
 
     /// Requires the next dequeue to poll the rest of the IA first.
     pub const fn set_poll_others(&mut self) {
-        self.0 |= Self::OTHERS_TURN;
+        self.0 |= Self::POLL_OTHERS;
     }
 
     /// Returns whether the next dequeue must poll the rest of the IA, and clears the flag.
     pub(crate) const fn take_poll_others(&mut self) -> bool {
-        let turn = self.0 & Self::OTHERS_TURN != 0;
-        self.0 &= !Self::OTHERS_TURN;
-        turn
+        let poll_others = self.0 & Self::POLL_OTHERS != 0;
+        self.0 &= !Self::POLL_OTHERS;
+        poll_others
     }
 }
 
@@ -270,13 +270,13 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a receive of one segment ([`QueuePair::post_recv`]). Without `TELL` the next receive, or
-    /// [`QueuePair::tell_of_recvs`], updates the doorbell record.
+    /// Posts a receive of one segment ([`QueuePair::post_recv`]). Without `PUBLISH` the next receive, or
+    /// [`QueuePair::publish_recvs`], updates the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn post_one_recv<const TELL: bool>(
+    fn post_one_recv<const PUBLISH: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
@@ -286,7 +286,7 @@ pub trait QueuePair {
     }
 
     /// Writes the doorbell record for receives that were posted without it.
-    fn tell_of_recvs(&mut self) {}
+    fn publish_recvs(&mut self) {}
 
     /// Completes the oldest DTO if `entry` is its [`Plain`] completion. Otherwise returns `None` and changes nothing:
     /// for any other entry, for an entry of another queue pair, or if the provider does not implement this function.
@@ -344,19 +344,19 @@ pub trait SharedReceiveQueue {
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
-    /// Posts a buffer. A later `post_recv`, or [`SharedReceiveQueue::tell`], updates the doorbell record.
+    /// Posts a buffer. A later `post_recv`, or [SharedReceiveQueue::publish], updates the doorbell record.
     ///
     /// # Errors
     /// As `post_recv`.
     #[inline(always)]
-    fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    fn post_recv_unpublished<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
         self.post_recv(segments, cookie)
     }
     /// Updates the doorbell record for all buffers posted so far.
-    fn tell(&mut self) {}
+    fn publish(&mut self) {}
     /// Completes a buffer if `entry` is its [`Plain`] completion ([`QueuePair::complete_plain`]).
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;

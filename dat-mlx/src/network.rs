@@ -70,11 +70,11 @@ struct PendingMad {
     mad: Box<[u8; MAD_BYTES]>,
 }
 
-/// Result of one call of [`Network::turn`]: datagrams that no longer wait, and events.
+/// Result of one call of [`Network::run_once`]: datagrams that no longer wait, and events.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Datagrams that can be sent now, each with its destination MAC.
-    pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
+    pub(crate) resolved: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
     /// Destination GIDs of datagrams that were dropped because their destination cannot be reached.
     pub(crate) nobody: Vec<[u8; 16]>,
     /// Events on the network that instances must report.
@@ -190,7 +190,7 @@ impl Network {
             }
         }
         if let Err(error) = network.hear(hca) {
-            if let Err(second) = network.leave(hca) {
+            if let Err(second) = network.destroy(hca) {
                 tracing::warn!(%second, "could not destroy the Ethernet queues; their memory is kept");
             }
             return Err(error);
@@ -203,7 +203,7 @@ impl Network {
     ///
     /// # Errors
     /// As [`Ethernet::destroy`].
-    pub(crate) fn leave(self, hca: &mut Hca) -> Result<(), MlxError> {
+    pub(crate) fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
         self.ethernet.destroy(hca)
     }
 
@@ -301,7 +301,8 @@ impl Network {
         self.ethernet.notified();
     }
 
-    /// Returns the time by which [`Network::turn`] must be called even if no frame arrives; `None` if no timer runs.
+    /// Returns the time by which [`Network::run_once`] must be called even if no frame arrives; `None` if no timer
+    /// runs.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.due.filter(|_| !self.is_given_up())
     }
@@ -358,7 +359,7 @@ impl Network {
     }
 
     /// Queues an echo request if its destination is resolved, and then discards the answer to an earlier request. The
-    /// next [`Network::turn`] sends the frame.
+    /// next [`Network::run_once`] sends the frame.
     pub(crate) fn echo(
         &mut self,
         source: IpAddr,
@@ -417,7 +418,7 @@ impl Network {
     }
 
     /// Receives frames, runs due timers, sends frames, and resolves the waiting datagrams again after a relevant event.
-    pub(crate) fn turn(&mut self, now: Instant) -> Outcome {
+    pub(crate) fn run_once(&mut self, now: Instant) -> Outcome {
         let time = since_start(now);
         let mut heard = false;
         let (neighbours, recorder) = (&mut self.neighbours, &self.recorder);
@@ -536,7 +537,7 @@ impl Network {
                 Need::Datagram,
                 now,
             ) {
-                NextHop::Known(mac) => outcome.leave.push((pending.to, mac, pending.mad)),
+                NextHop::Known(mac) => outcome.resolved.push((pending.to, mac, pending.mad)),
                 NextHop::Pending => self.outgoing.push_back(pending),
                 NextHop::Unreachable(why) => {
                     if let Some(unlogged) = self.log.unreachable.take(now.0) {

@@ -236,7 +236,7 @@ impl MlxProvider {
         {
             if let Some(network) = network {
                 let network = network.into_inner().unwrap_or_else(PoisonError::into_inner);
-                if let Err(error) = network.leave(&mut hca) {
+                if let Err(error) = network.destroy(&mut hca) {
                     tracing::warn!(%error, "the Ethernet port stays");
                 }
             }

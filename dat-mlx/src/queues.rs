@@ -199,18 +199,19 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_one_recv<const TELL: bool>(
+    fn post_one_recv<const PUBLISH: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
         unsignalled: bool,
     ) -> Result<(), QueueFull> {
-        self.0.post_one_recv::<TELL>(segment, cookie, unsignalled)
+        self.0
+            .post_one_recv::<PUBLISH>(segment, cookie, unsignalled)
     }
 
     #[inline]
-    fn tell_of_recvs(&mut self) {
-        self.0.tell_of_recvs();
+    fn publish_recvs(&mut self) {
+        self.0.publish_recvs();
     }
 
     #[inline(always)]
@@ -278,16 +279,16 @@ impl SharedReceiveQueue for Srq {
     }
 
     #[inline(always)]
-    fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    fn post_recv_unpublished<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
-        self.0.post_recv_untold(segments, cookie)
+        self.0.post_recv_unpublished(segments, cookie)
     }
 
     #[inline(always)]
-    fn tell(&mut self) {
-        self.0.tell();
+    fn publish(&mut self) {
+        self.0.publish();
     }
 
     #[inline(always)]

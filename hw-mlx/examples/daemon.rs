@@ -32,15 +32,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(name), Some(metrics)) = (arguments.next(), arguments.next()) else {
         return Err("usage: daemon PCI-ADDRESS|vfio-user:SOCKET METRICS-SOCKET [TURNS]".into());
     };
-    let turns = arguments.next().map(|turns| turns.parse()).transpose()?;
+    let iterations = arguments.next().map(|number| number.parse()).transpose()?;
     let (listener, _path) = listen_privately(Path::new(&metrics))?;
     let open = || match name.strip_prefix("vfio-user:") {
         Some(socket) => Function::vfio_user(socket),
         None => Function::vfio(&name),
     };
     let mut daemon = Daemon::new(open, listener, io::stdout())?;
-    for _ in 0..turns.unwrap_or(u64::MAX) {
-        if !daemon.turn(INTERVAL)? {
+    for _ in 0..iterations.unwrap_or(u64::MAX) {
+        if !daemon.run_once(INTERVAL)? {
             break;
         }
     }
@@ -86,7 +86,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
 
     /// Runs one iteration of the loop: opens the card if it is not open, sleeps at most for the given time, and does
     /// the work that is then due. Returns false once the system requests the function's release, for another driver.
-    pub fn turn(&mut self, patience: Duration) -> Result<bool, Box<dyn Error>> {
+    pub fn run_once(&mut self, patience: Duration) -> Result<bool, Box<dyn Error>> {
         if self.card.is_none()
             && let Err(error) = self.bring_up()
         {
@@ -103,7 +103,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             card.process_events();
             card.check_health();
             if self.due <= self.clock.now()
-                && let Err(error) = self.look(&mut card)
+                && let Err(error) = self.read_sensors(&mut card)
             {
                 writeln!(self.out, "not read: {error}")?;
             }
@@ -141,7 +141,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         let state = if card.link_is_up() { "up" } else { "down" };
         let mtu = port.ip_mtu();
         writeln!(out, "port: MAC {mac}, MTU {mtu}, {state}{speed}")?;
-        self.look(&mut card)?;
+        self.read_sensors(&mut card)?;
         if let Some(degrees) = self.degrees {
             writeln!(self.out, "temperature: {degrees} degrees Celsius")?;
         }
@@ -155,7 +155,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
     }
 
     /// Reads temperature and counters.
-    fn look(&mut self, card: &mut Hca) -> Result<(), CmdError> {
+    fn read_sensors(&mut self, card: &mut Hca) -> Result<(), CmdError> {
         self.due = self.clock.now() + INTERVAL;
         let milli = card.millidegrees()?;
         self.degrees = milli.map(|milli| f64::from(milli) / 1000.0);

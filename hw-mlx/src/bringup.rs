@@ -347,7 +347,7 @@ fn configure_port(
         let lost = "frames from the cable, where no other entry leads them here";
         forwarding = control.optional(lost, accepted)?.is_some();
     }
-    let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
+    let mtu = vport::configure_mtu(control, &found, config.port_mtu)?;
     enable_roce(control, caps, config.loopback)?;
     // The firmware ignores a virtual function's writes of the port's state, so only a physical function switches it on.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;

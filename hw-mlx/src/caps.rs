@@ -308,20 +308,20 @@ impl Caps {
     ///
     /// # Errors
     /// [`MlxError::NotKept`] with all settings that we rely on and that the device did not keep.
-    pub(crate) fn check_kept(&self, told: &CmdHcaCap) -> Result<(), MlxError> {
+    pub(crate) fn check_kept(&self, set: &CmdHcaCap) -> Result<(), MlxError> {
         let kept = self.general();
         let differing = |fields: &[(&'static str, u32, u32)]| -> Vec<NotKept> {
             fields
                 .iter()
-                .filter(|(_, told, kept)| told != kept)
-                .map(|&(name, told, kept)| NotKept { name, told, kept })
+                .filter(|(_, set, kept)| set != kept)
+                .map(|&(name, set, kept)| NotKept { name, set, kept })
                 .collect()
         };
         for field in differing(&[
-            ("log_max_qp", told.log_max_qp(), kept.log_max_qp()),
+            ("log_max_qp", set.log_max_qp(), kept.log_max_qp()),
             (
                 "mkey_by_name",
-                told.mkey_by_name().into(),
+                set.mkey_by_name().into(),
                 kept.mkey_by_name().into(),
             ),
         ]) {
@@ -331,16 +331,16 @@ impl Caps {
             // With another page size, doorbells would be written to the wrong page.
             (
                 "log_uar_page_sz",
-                told.log_uar_page_sz(),
+                set.log_uar_page_sz(),
                 kept.log_uar_page_sz(),
             ),
             // With another setting, answers would be unsigned, or commands refused.
             (
                 "cmdif_checksum",
-                told.cmdif_checksum(),
+                set.cmdif_checksum(),
                 kept.cmdif_checksum(),
             ),
-            ("roce", told.roce().into(), kept.roce().into()),
+            ("roce", set.roce().into(), kept.roce().into()),
         ]);
         if broken.is_empty() {
             Ok(())

@@ -177,7 +177,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Gives the command up, because its owner no longer waits.
-    pub(crate) fn leave(&mut self, control: &mut Control) {
+    pub(crate) fn abandon(&mut self, control: &mut Control) {
         if let Some(ticket) = self.ticket.take() {
             let now = control.now();
             control.queue.abandon(ticket, now);
@@ -518,7 +518,7 @@ impl Control {
                 self.interrupts.truncate(self.vectors);
                 self.interrupts.extend(self.health.notices().cloned());
                 self.requested = true;
-                self.tell(AsyncEvent::DeviceRequested);
+                self.push_event(AsyncEvent::DeviceRequested);
             }
             None => {}
         }
@@ -608,7 +608,7 @@ impl Control {
         };
         tracing::error!(function = self.function.name(), %cause, "the device is dead");
         self.stop_dma();
-        self.tell(AsyncEvent::DeviceDead { cause });
+        self.push_event(AsyncEvent::DeviceDead { cause });
     }
 
     /// Stops the device, even if it does not answer, so that it no longer accesses memory. It counts as dead from then
@@ -625,7 +625,7 @@ impl Control {
             self.stop_function();
         }
         if !died_before {
-            self.tell(AsyncEvent::DeviceDead { cause });
+            self.push_event(AsyncEvent::DeviceDead { cause });
         }
     }
 
@@ -706,7 +706,7 @@ impl Control {
                                 | AsyncEvent::Other { .. } => {}
                             }
                             self.queue.recorder().event(self.clock.now(), &event);
-                            self.listeners.tell(event);
+                            self.listeners.push_event(event);
                             for_all = true;
                         }
                     }
@@ -745,9 +745,9 @@ impl Control {
     }
 
     /// Adds an event to the recorder and to the queue of every instance, and wakes the sleeping instances.
-    pub(crate) fn tell(&mut self, event: AsyncEvent) {
+    pub(crate) fn push_event(&mut self, event: AsyncEvent) {
         self.queue.recorder().event(self.now(), &event);
-        self.listeners.tell(event);
+        self.listeners.push_event(event);
         self.listeners.wake();
     }
 

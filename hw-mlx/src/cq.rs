@@ -62,7 +62,7 @@ const ARM: usize = 4;
 /// Maximum number of entries between two publications of the consumer index.
 const MAX_BATCH: u32 = 64;
 /// Number of entries after which a consumer should poll its other sources; a multiple of every batch.
-const OTHERS_TURN: u32 = 2048;
+const POLL_OTHERS_EVERY: u32 = 2048;
 /// Mask of the 24-bit counters in doorbell records and contexts.
 const COUNTER_MASK: u32 = 0xff_ffff;
 
@@ -302,9 +302,9 @@ pub struct Cq {
     sequence: ArmSequence,
     /// Event sequence number of the last arm request; `None` before the first request.
     armed_at: Option<u32>,
-    /// Number of wraps of the 32-bit consumer index, and the index at the last call of `turn`.
+    /// Number of wraps of the 32-bit consumer index, and the index at the last call of `end_batch`.
     rounds: u32,
-    turned_at: u32,
+    published_index: u32,
 }
 
 impl Cq {
@@ -336,7 +336,7 @@ impl Cq {
             sequence: ArmSequence::default(),
             armed_at: None,
             rounds: 0,
-            turned_at: 0,
+            published_index: 0,
         }
     }
 
@@ -443,12 +443,12 @@ impl Cq {
     /// Publishes the consumer index and updates the lap; called after every batch of entries. Returns true if the
     /// caller should poll its other sources ([`Cq::advance`]).
     #[inline(never)]
-    fn turn(&mut self) -> bool {
+    fn end_batch(&mut self) -> bool {
         self.publish_consumer_index();
-        self.rounds += u32::from(self.consumer_index < self.turned_at);
-        self.turned_at = self.consumer_index;
+        self.rounds += u32::from(self.consumer_index < self.published_index);
+        self.published_index = self.consumer_index;
         self.lap = Lap::of(self.owner_bit(self.consumer_index));
-        self.consumer_index.is_multiple_of(OTHERS_TURN)
+        self.consumer_index.is_multiple_of(POLL_OTHERS_EVERY)
     }
 
     /// Takes the next entry, together with the source queue pair number and routing header bits (`flags_rqpn`), which
@@ -458,7 +458,7 @@ impl Cq {
         let slot = self.ring.block(self.consumer_index);
         let source = slot.read::<U32, FLAGS_RQPN>().get();
         // The result is not needed, because the caller drains the queue to its end.
-        let _turn = self.advance();
+        let _polls_others = self.advance();
         Some((entry, source))
     }
 
@@ -510,7 +510,7 @@ impl Cq {
         if removed > 0 {
             self.consumer_index = self.consumer_index.wrapping_add(removed);
             barrier::dma_to_device(); // the moved entries are written before the index that frees their old slots
-            let _turn = self.turn();
+            let _polls_others = self.end_batch();
         }
         removed
     }
@@ -575,7 +575,7 @@ impl Cq {
     #[inline]
     pub fn advance(&mut self) -> bool {
         self.consumer_index = self.consumer_index.wrapping_add(1);
-        self.consumer_index & self.batch_mask == 0 && self.turn()
+        self.consumer_index & self.batch_mask == 0 && self.end_batch()
     }
 
     /// Takes entries while there is one and `take` returns true. Returns true if no entry is left. Calls
@@ -599,7 +599,7 @@ impl Cq {
                 index = index.wrapping_add(1);
             }
             self.consumer_index = index;
-            if self.turn() {
+            if self.end_batch() {
                 set_poll_others();
             }
         }
@@ -609,7 +609,7 @@ impl Cq {
     pub fn poll(&mut self) -> Option<Cqe> {
         let entry = self.peek()?;
         // The result is not needed, because the caller drains the queue to its end.
-        let _turn = self.advance();
+        let _polls_others = self.advance();
         Some(entry)
     }
 

@@ -39,7 +39,7 @@ pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
         qpn: to.qpn,
         mad: *mad,
     };
-    tell(hca, true, datagram);
+    record(hca, true, datagram);
 }
 
 /// Records a datagram that arrived. The device does not report the sender's MAC and UDP port; both are recorded as 0.
@@ -59,10 +59,10 @@ pub fn received(hca: &Hca, received: &ReceivedMad) {
         qpn: Qpn::GSI,
         mad: received.mad,
     };
-    tell(hca, false, datagram);
+    record(hca, false, datagram);
 }
 
-fn tell(hca: &Hca, sent: bool, datagram: Datagram) {
+fn record(hca: &Hca, sent: bool, datagram: Datagram) {
     tracing::trace!(
         target: TARGET,
         way = if sent { "sent" } else { "received" },

@@ -28,8 +28,8 @@ use crate::recorder::Recorder;
 use crate::report::BringupReport;
 use crate::sensor;
 use crate::teardown::{self, CloseError, CloseReport};
-use crate::vport::look::{self, VportState};
 use crate::vport::qos::{self, PortQos};
+use crate::vport::state::{self, VportState};
 use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
 use rdma_types::Address;
@@ -67,7 +67,7 @@ impl Opened {
         let vector = control.least_used_vector();
         let spare = control.spare.pop();
         let vector = spare.as_ref().map_or(vector, |parts| parts.vector);
-        let number = control.listeners.join(Listener::new(vector, wakeup));
+        let number = control.listeners.add(Listener::new(vector, wakeup));
         if control.requested
             && let Some(inbox) = control.listeners.inbox(number)
         {
@@ -189,7 +189,7 @@ impl Hca {
         let instances_left = {
             let mut this = self;
             let mut control = shared.lock();
-            this.own.leave(&mut control);
+            this.own.end(&mut control);
             control.listeners.count()
         };
         if instances_left > 0 {
@@ -229,7 +229,7 @@ impl Hca {
     /// [`CmdError`]: the command failed.
     pub fn vport_state(&mut self) -> Result<VportState, CmdError> {
         let shared = Arc::clone(&self.shared);
-        look::look(self, &shared.found.caps)
+        state::read_state(self, &shared.found.caps)
     }
 
     /// Returns the port's settings for priorities and congestion, as far as this function may read them.
@@ -238,7 +238,7 @@ impl Hca {
     /// [`CmdError`]: the device does not answer.
     pub fn port_qos(&mut self) -> Result<PortQos, CmdError> {
         let shared = Arc::clone(&self.shared);
-        qos::look(self, &shared.found.caps)
+        qos::read_qos(self, &shared.found.caps)
     }
 
     /// Sends a command and waits for its answer, handling events meanwhile.
@@ -560,7 +560,7 @@ impl Hca {
         shared.gids.publish(entry);
         shared
             .lock()
-            .tell(AsyncEvent::Network(NetworkEvent::AddressAdded(
+            .push_event(AsyncEvent::Network(NetworkEvent::AddressAdded(
                 entry.address.address,
             )));
         Ok(entry)
@@ -573,7 +573,7 @@ impl Hca {
     /// [`MlxError::Address`]: it is not one of ours, or it is derived from the MAC and cannot be removed.
     pub fn retire_address(&mut self, address: IpAddr) -> Result<GidEntry, MlxError> {
         let entry = self.shared.gids.retire(address, self.now())?;
-        self.shared.lock().tell(AsyncEvent::AddressRemoved {
+        self.shared.lock().push_event(AsyncEvent::AddressRemoved {
             index: entry.index,
             address,
         });
@@ -613,8 +613,8 @@ impl Hca {
     }
 
     /// Reports an event that does not come from the device to every instance.
-    pub fn tell_all(&self, event: AsyncEvent) {
-        self.shared.lock().tell(event);
+    pub fn push_event(&self, event: AsyncEvent) {
+        self.shared.lock().push_event(event);
     }
 
     /// Returns the VLAN priority of frames sent from our address with this index; 0 without an address or a VLAN.
@@ -785,7 +785,7 @@ impl Commands for Hca {
 impl Drop for Hca {
     /// Ends the instance, unless [`Hca::close`] has. Its doorbell page and event queue are kept for the next instance.
     fn drop(&mut self) {
-        self.own.leave(&mut self.shared.lock());
+        self.own.end(&mut self.shared.lock());
     }
 }
 

@@ -133,7 +133,7 @@ impl Eq {
         self.unpublished += 1;
         self.fired = true;
         if self.unpublished >= SPARE {
-            self.tell(false);
+            self.publish(false);
         }
         Some(eqe)
     }
@@ -142,13 +142,13 @@ impl Eq {
     /// armed.
     pub(crate) fn arm(&mut self) {
         if self.fired {
-            self.tell(true);
+            self.publish(true);
             self.fired = false;
         }
     }
 
     /// Writes the consumer counter, and arms the queue if `arm` is set. No other function rings this queue's doorbells.
-    fn tell(&mut self, arm: bool) {
+    fn publish(&mut self, arm: bool) {
         let value = self.eqn.get() << 24 | (self.consumer & COUNTER_MASK);
         barrier::dma_hand_back(); // the entries are read before the device may overwrite them
         if arm {

@@ -227,12 +227,12 @@ pub struct MissingCapability {
 
 /// The error that a capability was set and reads back differently.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{name}: told {told}, it has {kept}")]
+#[error("{name}: told {set}, it has {kept}")]
 pub struct NotKept {
     /// Field of the capability page, in the PRM's spelling.
     pub name: &'static str,
     /// Value given to SET_HCA_CAP.
-    pub told: u32,
+    pub set: u32,
     /// Value that QUERY_HCA_CAP returns after INIT_HCA.
     pub kept: u32,
 }

@@ -71,7 +71,7 @@ pub enum AsyncEvent {
     },
     /// The system requests the function's release, and waits until the function is closed. Until then everything works.
     DeviceRequested,
-    /// An event on the network that does not come from the device ([`Hca::tell_all`](crate::Hca::tell_all)).
+    /// An event on the network that does not come from the device ([`Hca::push_event`](crate::Hca::push_event)).
     Network(NetworkEvent),
     /// We stop using one of our addresses ([`Hca::retire_address`](crate::Hca::retire_address)).
     AddressRemoved {

@@ -196,7 +196,7 @@ impl Own {
     }
 
     pub(crate) fn parts(&self) -> &Parts {
-        // PANIC: an instance is handed out only with its parts, and only `leave` takes them, when the instance is
+        // PANIC: an instance is handed out only with its parts, and only `end` takes them, when the instance is
         // dropped.
         self.parts.as_ref().expect("an instance that is there")
     }
@@ -212,11 +212,11 @@ impl Own {
 
     /// Ends the instance: it gets no more events, and its parts are kept for another instance. The last instance also
     /// marks the function as closed, so that no other instance can be made. A second call does nothing.
-    pub(crate) fn leave(&mut self, control: &mut Control) {
+    pub(crate) fn end(&mut self, control: &mut Control) {
         if core::mem::replace(&mut self.left, true) {
             return;
         }
-        control.listeners.leave(self.number);
+        control.listeners.remove(self.number);
         control.spare.extend(self.parts.take());
         control.closed |= control.listeners.count() == 0;
     }
@@ -331,9 +331,9 @@ impl Own {
 
     /// Returns whether an event, a completion event or other work came in since the last call.
     pub(crate) fn seen(&mut self, control: &mut Control) -> bool {
-        let told = self.inbox(control).is_some_and(Inbox::seen);
+        let had_event = self.inbox(control).is_some_and(Inbox::seen);
         let called = self.was_called(control);
-        self.completions.seen() || told || called
+        self.completions.seen() || had_event || called
     }
 
     /// Returns whether work outside of the inbox was announced since the last call.

@@ -113,5 +113,5 @@ pub use mlx_prm::TrustState;
 pub use rdma_types::{Address, Vlan};
 pub use teardown::{CloseError, CloseReport};
 pub use vport::Port;
-pub use vport::look::{VportAdmin, VportState};
 pub use vport::qos::{CongestionControl, FlowControl, PortQos};
+pub use vport::state::{VportAdmin, VportState};

@@ -78,7 +78,7 @@ pub struct Datagram {
 
 /// A recorded entry with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct TimedRecord {
     /// Time by the clock of the function, in nanoseconds.
     pub at: u64,
     /// The entry.
@@ -202,7 +202,7 @@ impl Ring {
         self.kept.get(usize::try_from(at).ok()?)
     }
 
-    fn told(&self, record: &Record) -> Told {
+    fn timed_record(&self, record: &Record) -> TimedRecord {
         let what = match record.entry {
             Entry::Command {
                 opcode,
@@ -232,7 +232,7 @@ impl Ring {
                 Some(Kept::Datagram(_) | Kept::Frame(_)) | None => None,
             }),
         };
-        Told {
+        TimedRecord {
             at: record.at,
             what,
         }
@@ -266,7 +266,7 @@ impl Recorder {
                 records: ring
                     .records
                     .iter()
-                    .map(|record| ring.told(record))
+                    .map(|record| ring.timed_record(record))
                     .collect(),
             }
         })
@@ -361,7 +361,7 @@ pub struct RecorderDump {
     /// Number of older entries, which were dropped.
     pub before: u64,
     /// The entries, oldest first.
-    pub records: Vec<Told>,
+    pub records: Vec<TimedRecord>,
 }
 
 impl RecorderDump {

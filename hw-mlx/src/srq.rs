@@ -362,17 +362,17 @@ impl Srq {
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
-        self.post_recv_untold(segments, cookie)?;
-        self.tell();
+        self.post_recv_unpublished(segments, cookie)?;
+        self.publish();
         Ok(())
     }
 
-    /// Posts a buffer without updating the doorbell record. A later `post_recv` or [`Srq::tell`] updates the record.
+    /// Posts a buffer without updating the doorbell record. A later `post_recv` or [`Srq::publish`] updates the record.
     ///
     /// # Errors
     /// As [`Srq::post_recv`].
     #[inline(always)]
-    pub fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    pub fn post_recv_unpublished<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
@@ -409,7 +409,7 @@ impl Srq {
 
     /// Updates the doorbell record for all buffers posted.
     #[inline(always)]
-    pub fn tell(&mut self) {
+    pub fn publish(&mut self) {
         barrier::dma_to_device(); // the entries and their links are written before the record
         self.record.store(u32::from(self.counter()));
     }

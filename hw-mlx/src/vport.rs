@@ -14,11 +14,11 @@
 //! read the permanent address and never write it. A function may use any MAC that it announces, unless the vport's
 //! owner enables the check for spoofing.
 
-pub(crate) mod look;
 mod paos;
 pub(crate) mod qos;
 mod register;
 mod speed;
+pub(crate) mod state;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -271,7 +271,7 @@ pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> 
 /// Sets the MTU of vport and port to `wanted`, if given. Returns the effective MTU in bytes, as the hardware counts. A
 /// frame must fit both MTUs, and other functions may set the port's (Linux `en_main.c` `mlx5e_set_mtu`,
 /// `mlx5e_query_mtu`). A function that may not see or change the port's MTU uses its vport's.
-pub(crate) fn settle_mtu(
+pub(crate) fn configure_mtu(
     control: &mut impl Commands,
     vport: &Vport,
     wanted: Option<u16>,

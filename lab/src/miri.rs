@@ -33,7 +33,7 @@ const RUNS: [(&str, &[&str]); 3] = [
 // The test of the table of handles is left out, because the table is too large for Miri.
 const THREADS: [(&str, &[&str]); 1] = [(
     "udapl",
-    &["capi::hand_overs::turns", "capi::hand_overs::upcalls"],
+    &["capi::hand_overs::locks", "capi::hand_overs::upcalls"],
 )];
 
 /// Toolchain that has Miri, which is only in nightly toolchains.

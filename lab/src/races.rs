@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn executions_are_counted_from_what_a_model_says() {
-        let said = "model: posts beside turns, Interrupts: 765 executions, up to 2 preemptions";
+        let said = "model: posts beside locks, Interrupts: 765 executions, up to 2 preemptions";
         assert_eq!(count(said), Some(765));
         assert_eq!(count("model: nothing"), None);
     }

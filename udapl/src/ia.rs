@@ -55,12 +55,12 @@ use dat_mlx::MlxProvider;
 /// - Event dispatcher, its modes and its CNO: [`evd_modify_cno`](Ia::evd_modify_cno), [`evd_enable`](Ia::evd_enable),
 ///   [`evd_disable`](Ia::evd_disable); [`evd_set_unwaitable`](Ia::evd_set_unwaitable),
 ///   [`evd_clear_unwaitable`](Ia::evd_clear_unwaitable).
-/// - Event dispatcher, waits in steps: [`evd_wait_begin`](Ia::evd_wait_begin), [`evd_wait_look`](Ia::evd_wait_look),
+/// - Event dispatcher, waits in steps: [`evd_wait_begin`](Ia::evd_wait_begin), [`evd_wait_check`](Ia::evd_wait_check),
 ///   [`evd_wait_cancel`](Ia::evd_wait_cancel).
 /// - Event loop: [`descriptor`](Ia::descriptor); [`arm`](Ia::arm).
 /// - Notification object: [`cno_create`](Ia::cno_create), [`cno_query`](Ia::cno_query),
 ///   [`cno_modify_agent`](Ia::cno_modify_agent), [`cno_free`](Ia::cno_free); [`cno_wait`](Ia::cno_wait), and in steps
-///   [`cno_wait_begin`](Ia::cno_wait_begin), [`cno_wait_look`](Ia::cno_wait_look),
+///   [`cno_wait_begin`](Ia::cno_wait_begin), [`cno_wait_check`](Ia::cno_wait_check),
 ///   [`cno_wait_cancel`](Ia::cno_wait_cancel).
 /// - Public service point: [`psp_create`](Ia::psp_create), [`psp_create_any`](Ia::psp_create_any),
 ///   [`psp_create_shared`](Ia::psp_create_shared), [`psp_query`](Ia::psp_query), [`psp_free`](Ia::psp_free).

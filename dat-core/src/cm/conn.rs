@@ -7,7 +7,7 @@ use super::event::CmEvent;
 use super::name::{ConnId, ListenId};
 use super::params::Config;
 use super::private_data;
-use super::state::{Emit, Input, State, Tell};
+use super::state::{Emit, Input, Report, State};
 use super::timers::{Deadlines, code_nanos};
 use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
@@ -370,21 +370,21 @@ impl Conn {
     }
 }
 
-/// Returns the events of `tell` that carry only the connection. `Reply` and `Rejected` carry contents of a message,
+/// Returns the events of `report` that carry only the connection. `Reply` and `Rejected` carry contents of a message,
 /// so the code that reads the message makes them.
-pub(super) fn plain_events(tell: Tell, conn: ConnId) -> [Option<CmEvent>; 2] {
+pub(super) fn plain_events(report: Report, conn: ConnId) -> [Option<CmEvent>; 2] {
     let one = |event| [Some(event), None];
-    match tell {
-        Tell::Nothing | Tell::Reply | Tell::Rejected => [None, None],
-        Tell::Established => one(CmEvent::Established { conn }),
-        Tell::EstablishedAndDisconnected => [
+    match report {
+        Report::Nothing | Report::Reply | Report::Rejected => [None, None],
+        Report::Established => one(CmEvent::Established { conn }),
+        Report::EstablishedAndDisconnected => [
             Some(CmEvent::Established { conn }),
             Some(CmEvent::Disconnected { conn }),
         ],
-        Tell::Unreachable => one(CmEvent::Unreachable { conn }),
-        Tell::TimedOut => one(CmEvent::TimedOut { conn }),
-        Tell::AcceptFailed => one(CmEvent::AcceptFailed { conn }),
-        Tell::Disconnected => one(CmEvent::Disconnected { conn }),
-        Tell::DisconnectDone => one(CmEvent::DisconnectDone { conn }),
+        Report::Unreachable => one(CmEvent::Unreachable { conn }),
+        Report::TimedOut => one(CmEvent::TimedOut { conn }),
+        Report::AcceptFailed => one(CmEvent::AcceptFailed { conn }),
+        Report::Disconnected => one(CmEvent::Disconnected { conn }),
+        Report::DisconnectDone => one(CmEvent::DisconnectDone { conn }),
     }
 }

@@ -1,7 +1,7 @@
 //! Events for the consumer, and counters.
 
 use super::name::{ConnId, ListenId};
-use super::state::{Emit, Input, State, Step, Tell};
+use super::state::{Emit, Input, Report, State, Step};
 use super::wire::RejectReason;
 use crate::provider::{Path, Psn, Qpn};
 
@@ -244,28 +244,28 @@ impl Refused {
 }
 
 impl Counters {
-    /// Counts a transition of a connection. `given` is the reason for which our side refuses, `told` the reason in the
-    /// peer's refusal.
+    /// Counts a transition of a connection. `given` is the reason for which our side refuses, `theirs` the reason in
+    /// the peer's refusal.
     pub(crate) fn step(
         &mut self,
         from: State,
         input: Input,
         step: Step,
         given: RejectReason,
-        told: Option<RejectReason>,
+        theirs: Option<RejectReason>,
     ) {
         self.accepted += u64::from(step.send == Emit::Rep && input == Input::Accept);
         let there = step.to == State::Established && from != State::Established;
-        let briefly = step.tell == Tell::EstablishedAndDisconnected;
+        let briefly = step.report == Report::EstablishedAndDisconnected;
         self.established += u64::from(there || briefly);
         let ends = from == State::Established && step.to != State::Established;
         self.ended += u64::from(ends || briefly);
-        self.unreachable += u64::from(step.tell == Tell::Unreachable);
-        self.timed_out += u64::from(step.tell == Tell::TimedOut);
-        self.accept_failed += u64::from(step.tell == Tell::AcceptFailed);
+        self.unreachable += u64::from(step.report == Report::Unreachable);
+        self.timed_out += u64::from(step.report == Report::TimedOut);
+        self.accept_failed += u64::from(step.report == Report::AcceptFailed);
         if input == Input::Rej
-            && step.tell == Tell::Rejected
-            && let Some(reason) = told
+            && step.report == Report::Rejected
+            && let Some(reason) = theirs
         {
             self.refused_by_peers.count(reason);
         }

@@ -63,7 +63,7 @@ pub use event::{CmEvent, Counters, PeerReply, PeerRequest, Refused};
 pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};
-pub use state::{Emit, Input, State, Step, Tell};
+pub use state::{Emit, Input, Report, State, Step};
 pub use timers::code_nanos;
 pub use wire::RejectReason;
 
@@ -556,9 +556,9 @@ impl Cm {
         }
     }
 
-    /// Applies an input to a connection. No other function changes a connection's state. `told` is the event to report
+    /// Applies an input to a connection. No other function changes a connection's state. `event` is the event to report
     /// if the transition reports `Reply` or `Rejected`. Returns false if the table has no transition for the input.
-    fn step(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) -> bool {
+    fn step(&mut self, now: Nanos, id: ConnId, input: Input, event: Option<CmEvent>) -> bool {
         let Some(conn) = self.conns.get_mut(id) else {
             return false;
         };
@@ -566,21 +566,21 @@ impl Cm {
         let Some(step) = from.next(input) else {
             return false;
         };
-        let reason = match &told {
+        let reason = match &event {
             Some(CmEvent::Rejected { reason, .. }) => Some(RejectReason::from_code(*reason)),
             _ => None,
         };
         self.counters.step(from, input, step, conn.refusal, reason);
-        let Step { to, send, tell } = step;
+        let Step { to, send, report } = step;
         conn.state = to;
         if let Some(mad) = conn.message(send, from, input) {
             self.counters.sent += u64::from(self.outbox.push(conn.peer, mad));
         }
         if !conn.silent {
             self.events
-                .extend(plain_events(tell, id).into_iter().flatten());
-            if matches!(tell, Tell::Reply | Tell::Rejected) {
-                self.events.extend(told);
+                .extend(plain_events(report, id).into_iter().flatten());
+            if matches!(report, Report::Reply | Report::Rejected) {
+                self.events.extend(event);
             }
         }
         // `Superseded` has reported the end of the connection to the consumer. Our DREQ concerns only the two

@@ -141,13 +141,13 @@ impl Cm {
 
     fn supersede(&mut self, now: Nanos, id: ConnId) {
         let reason = RejectReason::StaleConnection.code();
-        let told = CmEvent::Rejected {
+        let event = CmEvent::Rejected {
             conn: id,
             by_consumer: false,
             reason,
             private_data: Vec::new(),
         };
-        self.step(now, id, Input::Superseded, Some(told));
+        self.step(now, id, Input::Superseded, Some(event));
     }
 
     fn start_passive(
@@ -253,7 +253,7 @@ impl Cm {
             }
             _ => Vec::new(),
         };
-        let told = CmEvent::Rejected {
+        let event = CmEvent::Rejected {
             conn: id,
             by_consumer,
             reason: rej.reason.code(),
@@ -263,7 +263,7 @@ impl Cm {
             && rej.rejected == Rejected::Req
             && self.conns.get(id).is_some_and(Conn::may_repeat_stale);
         let input = if again { Input::RejStale } else { Input::Rej };
-        self.advance(now, id, input, Some(told));
+        self.advance(now, id, input, Some(event));
     }
 
     /// Finds the connection that a REJ refuses. A peer that refuses a REQ may have no communication ID of its own. A
@@ -353,8 +353,8 @@ impl Cm {
             ack_timeout: self.config.ack_timeout(rep.target_ack_delay),
             private_data,
         };
-        let told = CmEvent::Reply { conn: id, reply };
-        self.advance(now, id, Input::Rep, Some(told));
+        let event = CmEvent::Reply { conn: id, reply };
+        self.advance(now, id, Input::Rep, Some(event));
     }
 
     fn handle_rtu(&mut self, now: Nanos, from: &MadAddress, rtu: RtuRepr) {
@@ -415,8 +415,8 @@ impl Cm {
     }
 
     /// Applies an input caused by a message. Counts the message as unexpected if the state does not allow it.
-    fn advance(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) {
-        if !self.step(now, id, input, told) {
+    fn advance(&mut self, now: Nanos, id: ConnId, input: Input, event: Option<CmEvent>) {
+        if !self.step(now, id, input, event) {
             self.counters.unexpected += 1;
         }
     }

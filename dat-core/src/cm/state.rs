@@ -164,7 +164,7 @@ pub enum Emit {
 
 /// Event that a transition reports to the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tell {
+pub enum Report {
     /// No event.
     Nothing,
     /// The peer has accepted.
@@ -196,11 +196,11 @@ pub struct Step {
     /// Message to send.
     pub send: Emit,
     /// The event for the consumer.
-    pub tell: Tell,
+    pub report: Report,
 }
 
-const fn go(to: State, send: Emit, tell: Tell) -> Step {
-    Step { to, send, tell }
+const fn go(to: State, send: Emit, report: Report) -> Step {
+    Step { to, send, report }
 }
 
 impl State {
@@ -208,7 +208,7 @@ impl State {
     /// message is ignored.
     #[must_use]
     pub const fn next(self, input: Input) -> Option<Step> {
-        use {Emit as M, Input as I, State as S, Tell as T};
+        use {Emit as M, Input as I, Report as T, State as S};
         Some(match (self, input) {
             // Active side.
             (S::ReqSent, I::Mra) => go(S::ReqAcknowledged, M::Nothing, T::Nothing),
@@ -352,8 +352,8 @@ mod tests {
             .iter()
             .flat_map(|state| Input::VARIANTS.iter().map(move |input| (*state, *input)));
         let rows = pairs.map(|(state, input)| match state.next(input) {
-            Some(Step { to, send, tell }) => {
-                format!("{state:?} {input:?}: {to:?} {send:?} {tell:?}")
+            Some(Step { to, send, report }) => {
+                format!("{state:?} {input:?}: {to:?} {send:?} {report:?}")
             }
             None => format!("{state:?} {input:?}: -"),
         });
@@ -366,7 +366,7 @@ mod tests {
             let step = state
                 .next(Input::Abort)
                 .unwrap_or_else(|| panic!("{state:?} cannot be aborted"));
-            assert_eq!(step.tell, Tell::Nothing, "{state:?}");
+            assert_eq!(step.report, Report::Nothing, "{state:?}");
         }
     }
 

@@ -10,7 +10,7 @@ const WANTED: &str = "the system wants the device back: close the adapter";
 pub(in crate::ia) struct Health {
     dead: bool,
     /// True if the system has requested that the device be released.
-    leaving: bool,
+    release_requested: bool,
     said: Option<String>,
 }
 
@@ -19,8 +19,8 @@ impl Health {
         self.dead
     }
 
-    pub(in crate::ia) const fn is_leaving(&self) -> bool {
-        self.leaving
+    pub(in crate::ia) const fn is_release_requested(&self) -> bool {
+        self.release_requested
     }
 
     /// Marks the device as dead. Returns false if it was dead before.
@@ -30,8 +30,8 @@ impl Health {
 
     /// Records that the system has requested the device's release. Returns false if this was recorded before, or if the
     /// device is dead.
-    pub(in crate::ia) fn leave(&mut self) -> bool {
-        if self.dead || core::mem::replace(&mut self.leaving, true) {
+    pub(in crate::ia) fn mark_release_requested(&mut self) -> bool {
+        if self.dead || core::mem::replace(&mut self.release_requested, true) {
             return false;
         }
         self.note(WANTED.to_owned());
@@ -50,7 +50,7 @@ impl Health {
     /// Fails if the device is dead, or if the system has requested its release. Calls that need the device, or that
     /// start new work, check this first.
     pub(in crate::ia) fn check(&self) -> DatResult<()> {
-        let why = match (self.dead, self.leaving) {
+        let why = match (self.dead, self.release_requested) {
             (true, _) => "the device is dead",
             (false, true) => WANTED,
             (false, false) => return Ok(()),

@@ -262,7 +262,7 @@ impl<P: Provider> Ia<P> {
         let mut evds = Slots::new(id);
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
         let mut state = adapter.lock();
-        let (instance_index, port_ups) = state.join(id, provider.waker());
+        let (instance_index, port_ups) = state.add_instance(id, provider.waker());
         let measured = state.is_measured();
         drop(state);
         let mut ia = Self {

@@ -14,7 +14,7 @@ use crate::provider::{
 };
 use crate::types::{DtoStatus, MemPrivFlags};
 use queue::{CqState, QpState, Queue, SrqState};
-pub(crate) use queue::{MockCq, MockQp, MockSrq, OTHERS_TURN};
+pub(crate) use queue::{MockCq, MockQp, MockSrq, POLL_OTHERS_EVERY};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

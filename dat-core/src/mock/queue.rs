@@ -87,7 +87,7 @@ impl CqState {
 }
 
 /// Number of entries after which a dequeue must poll the rest of the IA.
-pub(crate) const OTHERS_TURN: u32 = 64;
+pub(crate) const POLL_OTHERS_EVERY: u32 = 64;
 
 pub(crate) struct MockCq(pub(super) Rc<RefCell<CqState>>);
 
@@ -104,7 +104,7 @@ impl CompletionQueue for MockCq {
         let mut state = self.0.borrow_mut();
         state.entries.pop_front();
         state.taken += 1;
-        if state.taken.is_multiple_of(OTHERS_TURN) {
+        if state.taken.is_multiple_of(POLL_OTHERS_EVERY) {
             obstacles.set_poll_others();
         }
     }
@@ -283,11 +283,11 @@ impl QpState {
         };
         // The device reports the success of a suppressed request only if the provider asked for a report. The mock asks
         // for one with every `max_requests`-th request.
-        let tell = !request.suppress
+        let reports = !request.suppress
             || request
                 .post
                 .is_multiple_of(self.sizes.max_requests.max(1).into());
-        if status != DtoStatus::Success || tell {
+        if status != DtoStatus::Success || reports {
             self.request_cq.borrow_mut().push(entry);
         }
         status != DtoStatus::Success && self.queue != Queue::Error

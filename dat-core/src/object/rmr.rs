@@ -24,7 +24,7 @@ pub(crate) struct Rmr<P: Provider> {
     /// Endpoint on which the last bind was posted.
     bound_on: Option<EpKey>,
     /// LMR that the device's window uses, according to the completed binds.
-    settled: Option<LmrKey>,
+    window_lmr: Option<LmrKey>,
     /// Number of the last bind that had been posted when a peer invalidated the context. This bind and all earlier ones
     /// are void.
     void_up_to: u64,
@@ -48,7 +48,7 @@ impl<P: Provider> Rmr<P> {
             posted: None,
             binds: 0,
             bound_on: None,
-            settled: None,
+            window_lmr: None,
             void_up_to: 0,
         }
     }
@@ -69,8 +69,8 @@ impl<P: Provider> Rmr<P> {
     }
 
     /// Returns the LMR that the device's window uses, according to the completed binds.
-    pub(crate) const fn settled(&self) -> Option<LmrKey> {
-        self.settled
+    pub(crate) const fn window_lmr(&self) -> Option<LmrKey> {
+        self.window_lmr
     }
 
     /// Counts a bind that was posted on an endpoint. Returns the number of the bind, and the former binding.
@@ -89,7 +89,7 @@ impl<P: Provider> Rmr<P> {
         if succeeded {
             let void = bind.number <= self.void_up_to;
             let now = bind.lmr.filter(|_| !void);
-            let before = core::mem::replace(&mut self.settled, now);
+            let before = core::mem::replace(&mut self.window_lmr, now);
             return ReleasedLmrs {
                 bound: None,
                 held: [before, bind.lmr.filter(|_| void)],
@@ -110,14 +110,14 @@ impl<P: Provider> Rmr<P> {
         self.void_up_to = self.binds;
         ReleasedLmrs {
             bound: self.posted.take(),
-            held: [self.settled.take_if(|_| !is_under_way), None],
+            held: [self.window_lmr.take_if(|_| !is_under_way), None],
             needs_unbind: false,
         }
     }
 
     /// Records that the window was unbound by a command. Returns the LMR that the window used.
     pub(crate) const fn unbound(&mut self) -> Option<LmrKey> {
-        self.settled.take()
+        self.window_lmr.take()
     }
 }
 

@@ -41,7 +41,7 @@ fn private_data_travels_both_ways_byte_for_byte() {
         Err(DatError::handle(Subtype::HandleCr)),
         "gone when accepted"
     );
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     let established = |ep, private_data_size| {
         Event::Connection(ConnectionEvent {
             kind: Kind::Established,
@@ -98,7 +98,7 @@ fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
         let [mut a, mut b] = [0; 2].map(|_| Side::with(&net, config, |_| {}));
         let cr = request(&mut a, &mut b, &[]);
         b.ia.cr_accept(cr, Some(b.ep), &[]).expect("accepts");
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         let mut qpns = [None; 2];
         for mad in net.mads() {
             let (_, message) = Message::parse(&mad).expect("ours");
@@ -130,7 +130,7 @@ fn a_request_through_the_rdma_cm_carries_56_bytes_and_its_padding() {
     );
     assert!(refused.detail().contains("56"), "{refused}");
     try_connect(&mut a, to, ConnQual(4791), Timeout::INFINITE, &[7; 10]).expect("10 bytes");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     let Ok(Some(Event::ConnectionRequest(request))) = b.ia.evd_dequeue(b.connect) else {
         panic!("no request")
     };
@@ -218,7 +218,7 @@ fn a_rejection_names_the_rejecting_side_and_flushes_receives() {
     let cr = request(&mut a, &mut b, b"");
     b.ia.cr_reject(cr).expect("rejects");
     assert_eq!(b.ia.cr_reject(cr), Err(DatError::handle(Subtype::HandleCr)));
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.state(), a.connection_events()),
         (EpState::Disconnected, vec![Kind::PeerRejected])
@@ -248,7 +248,7 @@ fn a_handoff_does_not_change_how_much_a_rejection_can_carry() {
         Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
     );
     b.ia.cr_reject_with(cr, &[7; 144]).expect("rejects");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.connection_events(), [Kind::PeerRejected]);
     assert_eq!(a.ia.ep_private_data(a.ep), Ok(&[7; 144][..]));
 }
@@ -262,7 +262,7 @@ fn a_connect_without_a_listener_is_rejected_by_the_provider() {
             .expect("listens");
     b.ia.psp_free(psp).expect("stops");
     try_connect(&mut a, b.address(), QUAL, Timeout::INFINITE, b"").expect("starts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.state(), a.connection_events()),
         (EpState::Disconnected, vec![Kind::NonPeerRejected])
@@ -279,7 +279,7 @@ fn the_backlog_is_the_length_of_the_evd() {
     let mut askers: Vec<Side> = (0..3).map(|_| Side::new(&net, |_| {})).collect();
     for a in &mut askers {
         try_connect(a, b.address(), QUAL, Timeout::INFINITE, b"").expect("starts");
-        settle(a, &mut b);
+        progress_both(a, &mut b);
     }
     let outcomes: Vec<_> = askers.iter_mut().map(Side::connection_events).collect();
     assert_eq!(outcomes, [vec![], vec![], vec![Kind::NonPeerRejected]]);
@@ -303,7 +303,7 @@ fn why_an_attempt_failed_is_told_before_the_receives_that_end_with_it() {
     a.post_recv(1).expect("posts");
     a.post_recv(2).expect("posts");
     try_connect(&mut a, b.address(), QUAL, Timeout::INFINITE, b"").expect("starts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     let events = a.events(all);
     assert_eq!(kinds(&events[..1]), [Kind::NonPeerRejected], "{events:?}");
     let flushed = [(1, DtoStatus::ErrFlushed), (2, DtoStatus::ErrFlushed)];
@@ -341,14 +341,14 @@ fn an_accept_after_the_peer_gave_up_ends_in_an_accept_completion_error() {
     b.post_recv(3).expect("posts");
     a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
         .expect("gives up");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         b.events(b.connect),
         [],
         "the request is still the consumer's to decide"
     );
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (b.state(), b.connection_events()),
         (EpState::Disconnected, vec![Kind::AcceptCompletionError])
@@ -425,7 +425,7 @@ fn a_message_before_the_handshake_is_done_comes_after_established() {
         "{events:?}"
     );
     net.drop_mads(false);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (b.state(), b.events(both)),
         (EpState::Connected, vec![]),
@@ -456,7 +456,7 @@ fn an_endpoint_connects_again_after_a_reset() {
     for _ in 0..3 {
         a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
             .expect("disconnects");
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         assert_eq!(
             (a.connection_events(), b.connection_events()),
             (vec![Kind::Disconnected], vec![Kind::Disconnected])
@@ -524,7 +524,7 @@ fn request_with_ep(a: &mut Side, b: &mut Side) -> (CrHandle, EpHandle) {
     b.ia.psp_create(ConnQual(QUAL.0 + 1), b.connect, PspFlags::PROVIDER)
         .expect("listens");
     try_connect(a, b.address(), ConnQual(QUAL.0 + 1), Timeout::INFINITE, b"").expect("starts");
-    settle(a, b);
+    progress_both(a, b);
     let Ok(Some(Event::ConnectionRequest(request))) = b.ia.evd_dequeue(b.connect) else {
         panic!("no request")
     };
@@ -570,7 +570,7 @@ fn a_psp_may_bring_an_endpoint_with_each_request() {
     b.ep = ep;
     b.post_recv(1).expect("posts");
     b.ia.cr_accept(cr, None, b"hello").expect("accepts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.connection_events(), b.connection_events()),
         (vec![Kind::Established], vec![Kind::Established])
@@ -587,7 +587,7 @@ fn a_rejected_request_takes_its_endpoint_with_it() {
     let (cr, ep) = request_with_ep(&mut a, &mut b);
     b.ia.cr_reject(cr).expect("rejects");
     assert_eq!(b.ia.ep_query(ep), Err(DatError::handle(Subtype::HandleEp)));
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.connection_events(), [Kind::PeerRejected]);
 }
 

@@ -17,7 +17,7 @@ fn an_abrupt_disconnect_flushes_both_sides_and_tells_each_once() {
     a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
         .expect("disconnects");
     assert_eq!(a.state(), EpState::Disconnected);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.connection_events(), b.connection_events()),
         (vec![Kind::Disconnected], vec![Kind::Disconnected])
@@ -32,7 +32,7 @@ fn an_abrupt_disconnect_flushes_both_sides_and_tells_each_once() {
     );
     a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
         .expect("a no-op");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.connection_events(), b.connection_events()),
         (vec![], vec![])
@@ -47,7 +47,7 @@ fn a_graceful_disconnect_finishes_the_requests_first() {
     (0..2).for_each(|cookie| a.send(cookie, NO_FLAGS).expect("posts"));
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
         .expect("starts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.state(), a.connection_events()),
         (EpState::DisconnectPending, vec![])
@@ -58,7 +58,7 @@ fn a_graceful_disconnect_finishes_the_requests_first() {
         a.ia.evd_wait(a.connect, Timeout::from_micros(1000), 1)
             .expect("disconnects");
     assert_eq!(kinds(&[event]), [Kind::Disconnected]);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         a.completions(a.request),
         [(0, DtoStatus::Success), (1, DtoStatus::Success)]
@@ -85,7 +85,7 @@ fn a_graceful_disconnect_ends_although_the_last_requests_are_suppressed() {
         .expect("starts");
     assert_eq!(a.state(), EpState::DisconnectPending);
     net.release();
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         (a.state(), a.connection_events()),
         (EpState::Disconnected, vec![Kind::Disconnected])
@@ -108,7 +108,7 @@ fn our_own_request_stays_hidden_when_it_is_flushed() {
     a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
         .expect("forces");
     a.send(2, NO_FLAGS).expect("posts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         a.completions(a.request),
         [(1, DtoStatus::ErrFlushed), (2, DtoStatus::ErrFlushed)]
@@ -125,7 +125,7 @@ fn an_error_while_draining_breaks_the_connection() {
         .expect("starts");
     net.fail_next(a.qpn(), DtoStatus::ErrTransport);
     net.release();
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.connection_events(), [Kind::Broken]);
     assert_eq!(b.connection_events(), [Kind::Disconnected]);
 }
@@ -165,7 +165,7 @@ fn every_failed_dto_breaks_the_connection_and_the_rest_is_flushed() {
             "{status:?}"
         );
         assert_eq!(a.completions(a.recv), [(7, DtoStatus::ErrFlushed)]);
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         assert_eq!(b.connection_events(), [Kind::Disconnected]);
         assert_eq!(a.connection_events(), [], "one terminal event");
     }
@@ -212,7 +212,7 @@ fn a_queue_pair_the_device_stops_is_a_broken_connection() {
             event: 0x13,
         },
     );
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(b.connection_events(), [Kind::Broken]);
     assert_eq!(a.connection_events(), [Kind::Disconnected]);
 }
@@ -247,11 +247,11 @@ fn completions_that_were_there_precede_the_end_on_the_same_evd() {
     (0..3).for_each(|cookie| b.post_recv(cookie).expect("posts"));
     let cr = request(&mut a, &mut b, b"");
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     (0..3).for_each(|cookie| a.send(cookie, NO_FLAGS).expect("posts"));
     b.ia.ep_disconnect(b.ep, CloseFlags::Abrupt)
         .expect("disconnects");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     let events = a.events(all);
     assert_eq!(kinds(&events), [Kind::Established, Kind::Disconnected]);
     assert_eq!(
@@ -290,7 +290,7 @@ fn many_connections_of_one_evd_may_break_in_one_look() {
             .expect("an EP");
         let cr = request(&mut a, &mut b, b"");
         b.ia.cr_accept(cr, Some(ep), b"").expect("accepts");
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         assert_eq!(kinds(&a.events(all)), [Kind::Established]);
         eps.push(a.ep);
     }
@@ -310,7 +310,7 @@ fn many_connections_of_one_evd_may_break_in_one_look() {
 fn freeing_a_connected_endpoint_tells_the_peer_and_queues_no_event() {
     let (_net, mut a, mut b) = connected();
     a.ia.ep_free(a.ep).expect("frees");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(b.connection_events(), [Kind::Disconnected]);
     assert_eq!(a.connection_events(), []);
 }
@@ -350,7 +350,7 @@ fn a_dead_device_breaks_every_connection_and_says_so() {
         a.ia.evd_wait(a.connect, Timeout::INFINITE, 1)
             .expect_err("nothing will come");
     assert_eq!(waited.error.return_type(), ReturnType::Abort);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     a.ia.close(CloseFlags::Abrupt).expect("closes all the same");
 }
 
@@ -360,7 +360,7 @@ fn a_device_that_is_wanted_back_ends_its_connections_in_good_order_and_says_so_o
     for _ in 0..2 {
         net.report(0, ProviderEvent::DeviceRequested);
     }
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         a.events(a.ia.async_evd()),
         [Event::Async(AsyncEvent::IaCatastrophic)]
@@ -375,7 +375,7 @@ fn a_device_that_is_wanted_back_ends_its_connections_in_good_order_and_says_so_o
     assert!(refused.to_string().contains("wants the device back"));
     // The device dies before the adapter is closed. The consumer gets no second IaCatastrophic event.
     net.kill(0);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.events(a.ia.async_evd()), []);
     a.ia.close(CloseFlags::Abrupt).expect("closes");
 }
@@ -389,7 +389,7 @@ fn an_overrun_completion_queue_breaks_the_connections_it_served() {
             owner: crate::handle::index_of(a.request.key),
         },
     );
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         a.events(a.ia.async_evd()),
         [Event::Async(AsyncEvent::EvdOverflow(a.request))]
@@ -417,7 +417,7 @@ fn what_befell_an_unconnected_endpoint_is_no_cause_of_its_next_end() {
         net.report(1, removed);
         net.report(1, ProviderEvent::CqError { owner });
         b.ia.cr_reject(cr).expect("undecided");
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         assert_eq!(a.connection_events(), [Kind::PeerRejected]);
         a.ia.ep_reset(a.ep).expect("DISCONNECTED");
         if accepts {
@@ -427,7 +427,7 @@ fn what_befell_an_unconnected_endpoint_is_no_cause_of_its_next_end() {
         }
         a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
             .expect("disconnects");
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         assert_eq!(b.connection_events(), [Kind::Disconnected]);
         let cause = b.ia.ep_end_cause(b.ep).expect("an EP");
         assert_eq!(cause, Some(EndCause::PeerDisconnected), "{accepts}");

@@ -1,7 +1,7 @@
 //! EVDs: length, order, waiting, notification.
 
 use super::*;
-use crate::mock::OTHERS_TURN;
+use crate::mock::POLL_OTHERS_EVERY;
 
 const EXPIRED: DatError = DatError::new(ReturnType::TimeoutExpired, Subtype::None);
 
@@ -88,10 +88,10 @@ fn requests_in_a_freed_evd_are_refused() {
         ConnectFlags::empty(),
     )
     .expect("starts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     b.ia.psp_free(psp).expect("frees");
     b.ia.evd_free(evd).expect("frees");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         a.connection_events(),
         [ConnectionEventKind::NonPeerRejected]
@@ -339,7 +339,7 @@ fn an_event_that_does_not_fit_is_lost_and_reported() {
         .expect("an EP");
     let cr = request(&mut a, &mut b, b"");
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
         .expect("disconnects");
     assert_eq!(kinds(&a.events(one)), [ConnectionEventKind::Established]);
@@ -456,7 +456,7 @@ fn a_consumer_that_keeps_its_queue_full_and_takes_one_by_one_looks_after_connect
         ConnectFlags::empty(),
     )
     .expect("connects");
-    for _ in 0..2 * OTHERS_TURN {
+    for _ in 0..2 * POLL_OTHERS_EVERY {
         let event = a.ia.evd_dequeue(a.request);
         assert!(matches!(event, Ok(Some(Event::Dto(_)))), "{event:?}");
         keep_full(&mut a);

@@ -46,10 +46,10 @@ fn requests_of_strangers_do_not_push_out_the_events_of_a_connection() {
     let (net, mut a, mut b) = connected_with(|_| {});
     let room = b.ia.evd_query(b.connect).expect("exists").qlen as usize;
     flood(&net, &mut a, &b, 3 * room);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
         .expect("disconnects");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     let events = b.events(b.connect);
     let requests = events
         .iter()

@@ -7,7 +7,7 @@ use crate::post::{Post, Send};
 const LONG: u64 = 10_000_000;
 
 /// Returns the number of times in the histogram, and the upper bound of its last non-empty bucket.
-fn told(of: Option<&Histogram>) -> (u64, u64) {
+fn count_and_bound(of: Option<&Histogram>) -> (u64, u64) {
     let last = of.and_then(|of| of.places().last());
     (
         of.map_or(0, Histogram::count),
@@ -43,7 +43,11 @@ fn one_request_is_timed_from_its_doorbell_until_its_completion_is_taken_in() {
     net.release();
     assert_eq!(taken(&mut a), 1);
     let all = a.ia.latencies();
-    assert_eq!(told(all.completion.as_deref()), (1, 5_120), "{all:?}");
+    assert_eq!(
+        count_and_bound(all.completion.as_deref()),
+        (1, 5_120),
+        "{all:?}"
+    );
     let wanted = Wanted {
         objects: 1,
         ..Wanted::default()
@@ -78,7 +82,7 @@ fn an_endpoint_that_posts_much_has_a_sample_though_little_time_has_passed() {
         a.ia.progress();
     }
     let all = a.ia.latencies();
-    assert_eq!(told(all.completion.as_deref()).0, 3, "{all:?}");
+    assert_eq!(count_and_bound(all.completion.as_deref()).0, 3, "{all:?}");
 }
 
 #[test]
@@ -128,7 +132,7 @@ fn a_sample_does_not_outlive_its_connection() {
     net.release();
     assert_eq!(taken(&mut a), 1);
     a.ia.ep_reset(a.ep).expect("it is over");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     for side in [&mut a, &mut b] {
         side.connection_events();
     }
@@ -165,7 +169,7 @@ fn a_wait_that_slept_is_counted_and_timed_by_the_clock_of_the_device() {
     let stats = b.ia.evd_stats(b.recv).expect("an EVD");
     assert_eq!((stats.wakeups, b.ia.stats().wakeups), (1, 1));
     let all = b.ia.latencies();
-    assert_eq!(told(all.wakeup.as_deref()), (1, 72), "{all:?}");
+    assert_eq!(count_and_bound(all.wakeup.as_deref()), (1, 72), "{all:?}");
 }
 
 #[test]

@@ -165,7 +165,7 @@ pub(super) fn dtos(events: &[Event]) -> Vec<(u64, DtoStatus)> {
 }
 
 /// Runs the housekeeping of both sides eight times, which is enough for all messages of a handshake or of a disconnect.
-pub(super) fn settle(a: &mut Side, b: &mut Side) {
+pub(super) fn progress_both(a: &mut Side, b: &mut Side) {
     for _ in 0..8 {
         a.ia.progress();
         b.ia.progress();
@@ -188,7 +188,7 @@ pub(super) fn request(a: &mut Side, b: &mut Side, private_data: &[u8]) -> CrHand
         ConnectFlags::empty(),
     )
     .expect("connects");
-    settle(a, b);
+    progress_both(a, b);
     match b.ia.evd_dequeue(b.connect) {
         Ok(Some(Event::ConnectionRequest(request))) => request.cr,
         other => panic!("no request but {other:?}"),
@@ -206,7 +206,7 @@ pub(super) fn connected_with(adjust: impl Fn(&mut EpAttr)) -> (Net, Side, Side) 
 pub(super) fn connect(a: &mut Side, b: &mut Side) {
     let cr = request(a, b, b"");
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
-    settle(a, b);
+    progress_both(a, b);
     assert_eq!(
         (a.connection_events(), b.connection_events()),
         (

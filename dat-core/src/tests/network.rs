@@ -45,10 +45,10 @@ fn a_connection_whose_address_is_removed_is_broken_and_says_why_and_its_peer_hea
         address,
     };
     net.report(0, removed(7));
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.state(), EpState::Connected, "it leaves from another one");
     net.report(0, removed(0));
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.connection_events(), [Kind::Broken]);
     assert_eq!(cause(&a), Some(EndCause::AddressRemoved));
     assert_eq!(heard(&mut a), [NetworkEvent::AddressRemoved(address); 2]);
@@ -196,7 +196,7 @@ fn each_end_has_its_cause() {
     let (_, mut a, mut b) = connected();
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
         .expect("ends");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(cause(&a), Some(EndCause::Disconnected));
     assert_eq!(cause(&b), Some(EndCause::PeerDisconnected));
 
@@ -216,12 +216,12 @@ fn each_end_has_its_cause() {
 
     let (net, mut a, mut b) = connected();
     net.kill(0);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(cause(&a), Some(EndCause::AdapterDead));
 
     let (net, mut a, mut b) = connected();
     net.report(0, ProviderEvent::DeviceRequested);
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(cause(&a), Some(EndCause::AdapterWanted));
 }
 

@@ -620,7 +620,7 @@ fn a_refused_post_leaves_nothing_behind() {
         .expect_err("the second segment");
     a.ia.ep_post_recv(a.ep, &[good, bad], DtoCookie(1), NO_FLAGS)
         .expect_err("the second segment");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(
         a.ia.ep_get_status(a.ep),
         Ok(EpStatus {

@@ -188,7 +188,7 @@ fn buffers_stay_on_the_srq_when_a_connection_ends() {
     a.send(0, NO_FLAGS).expect("posts");
     b.ia.ep_disconnect(b.ep, CloseFlags::Abrupt)
         .expect("disconnects");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(b.completions(b.recv), [(0, DtoStatus::Success)]);
     assert_eq!(counts(&mut b, srq), (2, 2));
     b.ia.ep_reset(b.ep).expect("resets");
@@ -215,7 +215,7 @@ fn an_empty_srq_is_a_receiver_that_is_not_ready() {
         a.completions(a.request),
         [(1, DtoStatus::ErrReceiverNotReady)]
     );
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.connection_events(), [ConnectionEventKind::Broken]);
     assert_eq!(b.connection_events(), [ConnectionEventKind::Disconnected]);
 }

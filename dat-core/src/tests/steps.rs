@@ -188,7 +188,7 @@ fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
 fn who_waits_for_connection_events_takes_nobody_his_interrupt() {
     let (net, mut a, mut b) = connected();
     let wait = a.ia.evd_wait_begin(a.request, Timeout::INFINITE, 1);
-    let Ok(EvdLook::Pending(wait, _)) = a.ia.evd_wait_look(wait.expect("begins")) else {
+    let Ok(EvdWaitStatus::Pending(wait, _)) = a.ia.evd_wait_check(wait.expect("begins")) else {
         panic!("nothing has come");
     };
     wait_without_event(&mut a);
@@ -197,7 +197,7 @@ fn who_waits_for_connection_events_takes_nobody_his_interrupt() {
     let until = net.now() + 1_000_000;
     let woken = a.ia.provider_mut().wait(until);
     assert!(woken.is_ok_and(|woken| woken), "the completion says so");
-    let Ok(EvdLook::Ready(event, 0)) = a.ia.evd_wait_look(wait) else {
+    let Ok(EvdWaitStatus::Ready(event, 0)) = a.ia.evd_wait_check(wait) else {
         panic!("it has come");
     };
     assert_eq!(dtos(&[event]), [(5, DtoStatus::Success)]);

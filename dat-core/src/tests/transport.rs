@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{NO_FLAGS, Side, connect, kinds, settle};
+use super::{NO_FLAGS, Side, connect, kinds, progress_both};
 use crate::error::{DatError, ReturnType, Subtype};
 use crate::event::ConnectionEventKind as Kind;
 use crate::mock::Net;
@@ -277,7 +277,7 @@ fn a_graceful_disconnect_ends_whatever_the_peer_does() {
             [(1, DtoStatus::ErrFlushed)],
             "and nothing of ours"
         );
-        settle(&mut a, &mut b);
+        progress_both(&mut a, &mut b);
         assert_eq!(b.connection_events(), [Kind::Disconnected]);
         assert_eq!(cause(&b), Some(EndCause::PeerDisconnected));
     }
@@ -291,7 +291,7 @@ fn a_graceful_disconnect_that_ends_leaves_no_timer() {
     assert_eq!(checks(&a), 0);
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
         .expect("starts");
-    settle(&mut a, &mut b);
+    progress_both(&mut a, &mut b);
     assert_eq!(a.state(), EpState::Disconnected);
     assert_eq!(cause(&a), Some(EndCause::Disconnected));
     assert_eq!(checks(&a), 0);

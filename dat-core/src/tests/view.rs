@@ -65,7 +65,7 @@ fn watchers_are_told_of_connections_with_the_peer_and_the_cause_and_of_errors() 
     assert!(watched);
     connect(&mut a, &mut b);
     b.ia.ep_disconnect(b.ep, CloseFlags::Abrupt).expect("ends");
-    super::settle(&mut a, &mut b);
+    super::progress_both(&mut a, &mut b);
     net.kill(0);
     a.ia.progress();
     let told: Vec<(Kind, Option<IpAddr>, Option<EndCause>)> = heard

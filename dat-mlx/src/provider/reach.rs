@@ -93,15 +93,15 @@ impl MlxProvider {
             } else {
                 tracing::error!(%error, "the Ethernet port is given up: from now on only configured neighbours are found");
                 self.hca
-                    .tell_all(AsyncEvent::Network(hw_mlx::NetworkEvent::PortGivenUp));
+                    .push_event(AsyncEvent::Network(hw_mlx::NetworkEvent::PortGivenUp));
             }
         }
-        let outcome = network.turn(self.hca.now());
+        let outcome = network.run_once(self.hca.now());
         drop(network);
         for event in outcome.heard {
-            self.hca.tell_all(AsyncEvent::Network(event));
+            self.hca.push_event(AsyncEvent::Network(event));
         }
-        for (to, mac, mad) in outcome.leave {
+        for (to, mac, mad) in outcome.resolved {
             if let Err(error) = self.send_over(&to, mac, &mad) {
                 // The connection manager protocol sends the datagram again.
                 tracing::debug!(%error, "a datagram that had waited");

@@ -148,7 +148,7 @@ fn neighbour(n: u8) -> IpAddr {
     [192, 0, 2, n].into()
 }
 
-fn told(provider: &mut MlxProvider) -> bool {
+fn reports_not_joined(provider: &mut MlxProvider) -> bool {
     let event = ProviderEvent::Network(NetworkEvent::NotJoined);
     std::iter::from_fn(|| provider.next_event()).any(|one| one == event)
 }
@@ -160,13 +160,13 @@ fn assert_alone(sim: &Sim, function: &Arc<SimFunction>, mut provider: MlxProvide
         matches!(&state, NetworkState::Without(text) if text.contains(why)),
         "{why}: {state:?}"
     );
-    assert!(told(&mut provider), "{why}");
+    assert!(reports_not_joined(&mut provider), "{why}");
     provider.route(gid_of(neighbour(2)), None).expect(why);
     provider
         .route(gid_of(neighbour(3)), None)
         .expect_err("nobody can be asked");
     let mut other = provider.opened().instance().expect(why).expect("open");
-    assert!(told(&mut other), "{why}: a second instance");
+    assert!(reports_not_joined(&mut other), "{why}: a second instance");
     other.close().expect(why);
     let report = provider.close().expect(why);
     assert_eq!(report.objects_left, [], "{why}");
@@ -189,7 +189,10 @@ fn a_function_without_a_capability_of_the_network_opens_without_and_says_why() {
         );
         let mut provider = open(&function, Participation::Off).expect(why);
         assert_eq!(provider.network_state(), NetworkState::Off);
-        assert!(!told(&mut provider), "{why}: it was not asked for");
+        assert!(
+            !reports_not_joined(&mut provider),
+            "{why}: it was not asked for"
+        );
         provider.close().expect(why);
     }
 }

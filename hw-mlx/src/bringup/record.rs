@@ -80,7 +80,7 @@ pub struct Record {
     psid: String,
     issi: u32,
     queue: (u32, u32),
-    segment: [Look; 3],
+    segment: [SegmentSnapshot; 3],
     pages: [u64; 3],
     caps: Vec<CapPage>,
     registers: Vec<(RegisterId, Vec<u8>)>,
@@ -108,7 +108,7 @@ struct CapPage {
 
 /// The contents of the initialization segment at one time.
 #[derive(Clone, Debug)]
-struct Look {
+struct SegmentSnapshot {
     when: &'static str,
     /// Text that replaces the address of the command queue. The address itself is not recorded.
     address: &'static str,
@@ -153,13 +153,13 @@ impl Record {
             redactions: Vec::new(),
             mac: [0; 6],
         };
-        let enabled = recorder.look("behind ENABLE_HCA")?;
+        let enabled = recorder.take_snapshot("behind ENABLE_HCA")?;
         let issi = recorder.agree_on_issi()?;
         let boot = recorder.give_pages(PageStage::Boot)?;
         let mut caps = recorder.capabilities()?;
         let init = recorder.give_pages(PageStage::Init)?;
         recorder.init_hca(&caps)?;
-        let initialized = recorder.look("behind INIT_HCA")?;
+        let initialized = recorder.take_snapshot("behind INIT_HCA")?;
         let mut segment = [before, enabled, initialized];
         let regular = recorder.give_pages(PageStage::Regular).unwrap_or(0);
         let psid = recorder.psid()?;
@@ -349,7 +349,7 @@ impl Record {
     fn segment_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut last = vec![0; self.segment[0].bytes.len()];
-        for Look {
+        for SegmentSnapshot {
             when,
             address,
             bytes,
@@ -368,16 +368,16 @@ impl Record {
 }
 
 /// Resets the function and reads the segment before the address of a command queue is written.
-fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxError> {
+fn before_address(function: &Function, config: &HcaConfig) -> Result<SegmentSnapshot, MlxError> {
     function.reset()?;
     let command = function.config_read_u16(CONFIG_COMMAND)?;
     function.config_write_u16(CONFIG_COMMAND, command | MEMORY_SPACE)?;
     let registers = function.bar(0)?.block(0)?;
     segment::wait_for_firmware(function, &registers, config.initializing_timeout)?;
-    Look::take(function, "before the queue's address", None)
+    SegmentSnapshot::take(function, "before the queue's address", None)
 }
 
-impl Look {
+impl SegmentSnapshot {
     /// Reads the segment. `queue` is the address of the command queue that the driver wrote to it; `None` if it wrote
     /// none.
     fn take(function: &Function, when: &'static str, queue: Option<u64>) -> Result<Self, MlxError> {
@@ -404,9 +404,9 @@ impl Look {
 }
 
 impl Recorder {
-    fn look(&self, when: &'static str) -> Result<Look, MlxError> {
+    fn take_snapshot(&self, when: &'static str) -> Result<SegmentSnapshot, MlxError> {
         let queue = self.control.queue.iova();
-        Look::take(&self.control.function, when, Some(queue))
+        SegmentSnapshot::take(&self.control.function, when, Some(queue))
     }
 
     /// Sends a command. Returns the answer, or `None` if the device refused. Any other failure ends the recording.

@@ -98,7 +98,7 @@ impl Cq {
         self.entries = entries;
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.set_spare(spare);
-        let _turn = self.turn();
+        let _polls_others = self.end_batch();
         // The doorbell record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
         if ended {

@@ -16,7 +16,7 @@ fn an_instance_that_ends_takes_nothing_from_one_that_gets_its_number() {
     let first = Hca::open(function, HcaConfig::new()).expect("bring-up");
     let instance = || first.opened().instance().expect("an instance");
     let mut ended = instance().expect("it is open");
-    ended.own.leave(&mut ended.shared.lock());
+    ended.own.end(&mut ended.shared.lock());
     let next = instance().expect("it is open");
     assert_eq!(next.own.number, ended.own.number);
     drop(ended);

@@ -166,7 +166,7 @@ impl Listeners {
     }
 
     /// Adds an instance; returns its number.
-    pub(crate) fn join(&mut self, listener: Listener) -> usize {
+    pub(crate) fn add(&mut self, listener: Listener) -> usize {
         let free = self.0.iter().position(Option::is_none);
         let number = free.unwrap_or(self.0.len());
         if free.is_none() {
@@ -178,7 +178,7 @@ impl Listeners {
 
     /// Removes an instance. All other instances are woken to check for work, because the removed instance may have been
     /// the only instance that was called for shared work.
-    pub(crate) fn leave(&mut self, number: usize) {
+    pub(crate) fn remove(&mut self, number: usize) {
         if let Some(listener) = self.0.get_mut(number) {
             *listener = None;
         }
@@ -211,7 +211,7 @@ impl Listeners {
     }
 
     /// Puts an event into the inbox of every instance. Each instance knows which objects are its own.
-    pub(crate) fn tell(&mut self, event: AsyncEvent) {
+    pub(crate) fn push_event(&mut self, event: AsyncEvent) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.push(event);
         }

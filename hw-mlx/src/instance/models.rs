@@ -10,7 +10,7 @@
 //! | `Machine::sleep` | `Own::sleep` |
 //! | `Machine::wait` | `Hca::wait` |
 //! | `Machine::exec` | `Hca::go_on` with `Control::advance` |
-//! | `Machine::progress`, `leave` | `Hca::process_events`, `Own::leave` |
+//! | `Machine::progress`, `end` | `Hca::process_events`, `Own::end` |
 //! | `Machine::hand_over` | an instance puts work into the queue of another one, then calls that one's waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
@@ -130,7 +130,7 @@ struct Own {
     /// Number of completion events taken in.
     completions: u32,
     /// Number of completion events that `seen` has reported.
-    told: u32,
+    reported: u32,
 }
 
 /// A function with two instances, whose completion event queues share one vector.
@@ -155,10 +155,10 @@ impl Machine {
         let own = wakeups.map(|wakeup| {
             let [commands, completions] = vectors.clone();
             Own {
-                number: listeners.join(Listener::new(COMPLETIONS, wakeup.clone())),
+                number: listeners.add(Listener::new(COMPLETIONS, wakeup.clone())),
                 interrupts: [commands, completions, wakeup],
                 completions: 0,
-                told: 0,
+                reported: 0,
             }
         });
         let machine = Arc::new(Self {
@@ -198,9 +198,9 @@ impl Machine {
         self.says(Said::Datagram);
     }
 
-    /// Processes all pending events of an instance, its own and the shared ones. With `looks_next`, the instance
+    /// Processes all pending events of an instance, its own and the shared ones. With `polls_datagrams`, the instance
     /// processes datagrams next, so it wakes no other instance for them.
-    fn serve(&self, own: &mut Own, control: &mut Control, looks_next: bool) -> bool {
+    fn serve(&self, own: &mut Own, control: &mut Control, polls_datagrams: bool) -> bool {
         control.listeners.set_awake(own.number);
         let mut device = self.device.lock().expect("the device");
         let (mut handled, mut for_all) = (false, false);
@@ -214,10 +214,10 @@ impl Machine {
                     }
                 }
                 Said::Event => {
-                    control.listeners.tell(AsyncEvent::PortUp);
+                    control.listeners.push_event(AsyncEvent::PortUp);
                     for_all = true;
                 }
-                Said::Datagram if looks_next => {
+                Said::Datagram if polls_datagrams => {
                     let inbox = control.listeners.inbox(own.number);
                     inbox.expect("it is there").call();
                 }
@@ -267,9 +267,9 @@ impl Machine {
     /// event queue.
     fn seen(own: &mut Own, control: &mut Control) -> bool {
         let inbox = control.listeners.inbox(own.number).expect("it is there");
-        let (told, called) = (inbox.seen(), inbox.was_called());
-        let news = core::mem::replace(&mut own.told, own.completions) != own.completions;
-        told || called || news
+        let (had_event, called) = (inbox.seen(), inbox.was_called());
+        let news = core::mem::replace(&mut own.reported, own.completions) != own.completions;
+        had_event || called || news
     }
 
     /// Waits until an instance has something to process.
@@ -299,8 +299,8 @@ impl Machine {
     }
 
     /// Ends an instance, even if it was called for work that it has not done.
-    fn leave(&self, own: &Own) {
-        self.lock().listeners.leave(own.number);
+    fn end(&self, own: &Own) {
+        self.lock().listeners.remove(own.number);
     }
 
     /// Sends a command and waits for its answer. Takes in the answers of other instances too.
@@ -318,7 +318,7 @@ impl Machine {
         if is_broken(Broken::After) {
             control.listeners.set_idle(own.number);
         } else {
-            let news = own.told != own.completions;
+            let news = own.reported != own.completions;
             control.listeners.set_idle_after(own.number, news);
         }
     }
@@ -445,7 +445,7 @@ fn datagrams() {
 
 /// A datagram comes while instance 0 waits for its result, and instance 1 finishes a command and ends. Instance 1 may
 /// have been called for the datagram.
-fn a_datagram_and_one_that_leaves() {
+fn a_datagram_and_one_that_ends() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| loop {
         machine.progress(&mut own);
@@ -454,12 +454,12 @@ fn a_datagram_and_one_that_leaves() {
         }
         machine.wait(&mut own);
     };
-    let leaves = |machine: &Machine, mut own: Own| {
+    let ends = |machine: &Machine, mut own: Own| {
         machine.exec(&mut own);
         machine.process_events(&mut own);
-        machine.leave(&own);
+        machine.end(&own);
     };
-    beside(&machine, own, [waits, leaves], |machine| {
+    beside(&machine, own, [waits, ends], |machine| {
         machine.says(Said::Answer(1));
         machine.receives();
     });
@@ -493,8 +493,8 @@ fn news_behind_a_command() {
             events != 0 && own.completions != 0
         });
     };
-    let looks = |machine: &Machine, mut own: Own| machine.process_events(&mut own);
-    beside(&machine, own, [waits, looks], |machine| {
+    let polls = |machine: &Machine, mut own: Own| machine.process_events(&mut own);
+    beside(&machine, own, [waits, polls], |machine| {
         machine.completes(0);
         machine.says(Said::Event);
         machine.says(Said::Answer(0));
@@ -553,9 +553,9 @@ fn what_another_instance_hands_over_is_not_slept_over() {
 #[test]
 fn a_datagram_is_looked_at_though_who_was_told_of_it_leaves() {
     explore(
-        "one that leaves",
+        "one that ends",
         Broken::Nothing,
-        a_datagram_and_one_that_leaves,
+        a_datagram_and_one_that_ends,
     );
 }
 

@@ -56,7 +56,7 @@ impl Commands for ReadOnlySession {
             };
             let mut control = shared.lock();
             if control.closed {
-                exchange.leave(&mut control);
+                exchange.abandon(&mut control);
                 return Err(closed(input));
             }
             if !begun {

@@ -395,7 +395,7 @@ impl Qp {
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), MlxError> {
-        self.leave_state(hca)?;
+        self.enter_reset(hca)?;
         self.enter_init(hca)?;
         self.forget_work(request_cq, recv_cq);
         Ok(())
@@ -414,19 +414,19 @@ impl Qp {
         request_cq: &Cq,
         recv_cq: Option<&Cq>,
     ) -> Result<bool, MlxError> {
-        self.leave_state(hca)?;
+        self.enter_reset(hca)?;
         let ours = |entry: &Cqe| self.owns(entry);
         let consumed = !self.recv.is_untouched() || recv_cq.unwrap_or(request_cq).holds(ours);
         if consumed {
             return Ok(false);
         }
         self.enter_init(hca)?;
-        self.recv.announce();
+        self.recv.publish();
         Ok(true)
     }
 
     /// Sends 2RST, unless the queue pair is in RESET already.
-    fn leave_state(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+    fn enter_reset(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if !self.in_reset {
             to_reset(hca, self.qpn)?;
             self.path = None;

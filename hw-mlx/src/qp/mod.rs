@@ -218,24 +218,24 @@ impl Qp {
         self.send.ring_last();
     }
 
-    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `TELL`, the next receive or [`Qp::tell_of_recvs`]
+    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `PUBLISH`, the next receive or [`Qp::publish_recvs`]
     /// writes the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    pub fn post_one_recv<const TELL: bool>(
+    pub fn post_one_recv<const PUBLISH: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
         unsignalled: bool,
     ) -> Result<(), QueueFull> {
-        self.recv.post_one::<TELL>(segment, cookie, unsignalled)
+        self.recv.post_one::<PUBLISH>(segment, cookie, unsignalled)
     }
 
-    /// Writes the doorbell record for receives that were posted without `TELL`.
-    pub fn tell_of_recvs(&mut self) {
-        self.recv.announce();
+    /// Writes the doorbell record for receives that were posted without `PUBLISH`.
+    pub fn publish_recvs(&mut self) {
+        self.recv.publish();
     }
 
     /// Posts a Send of kind `op` and copies its data into the queue. The caller may reuse the data on return.

@@ -139,7 +139,7 @@ impl RecvQueue {
         self.shadow.oldest == 0
     }
 
-    /// Hides all entries from the device until [`RecvQueue::announce`], by a doorbell record of 0. Linux
+    /// Hides all entries from the device until [`RecvQueue::publish`], by a doorbell record of 0. Linux
     /// (`__mlx5_ib_modify_qp`) also writes 0 before a queue pair leaves RESET.
     pub fn withhold(&self) {
         self.ring.store(0);
@@ -147,7 +147,7 @@ impl RecvQueue {
 
     /// Writes the doorbell record, which makes all posted entries visible to the device.
     #[inline(always)]
-    pub fn announce(&self) {
+    pub fn publish(&self) {
         barrier::dma_to_device(); // the entries are written before the record that announces them
         self.ring.store(self.ring.count() & 0xffff);
     }
@@ -199,12 +199,12 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Posts a buffer of one segment. Without `TELL`, [`RecvQueue::announce`] writes the doorbell record.
+    /// Posts a buffer of one segment. Without `PUBLISH`, [`RecvQueue::publish`] writes the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
     #[inline(always)]
-    pub fn post_one<const TELL: bool>(
+    pub fn post_one<const PUBLISH: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
@@ -228,16 +228,16 @@ impl RecvQueue {
             bytes: segment.bytes,
             unsignalled,
         };
-        self.hand_over::<TELL>();
+        self.hand_over::<PUBLISH>();
         Ok(())
     }
 
-    /// Counts the entry that was just written to the ring. Writes the doorbell record only with `TELL`.
+    /// Counts the entry that was just written to the ring. Writes the doorbell record only with `PUBLISH`.
     #[inline(always)]
-    fn hand_over<const TELL: bool>(&mut self) {
+    fn hand_over<const PUBLISH: bool>(&mut self) {
         self.ring.set_count(self.ring.count().wrapping_add(1));
-        if TELL {
-            self.announce();
+        if PUBLISH {
+            self.publish();
         }
     }
 

@@ -55,7 +55,7 @@ pub struct CongestionControl {
     pub cnp_priority: Option<u8>,
 }
 
-pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<PortQos, CmdError> {
+pub(crate) fn read_qos(control: &mut impl Commands, caps: &Caps) -> Result<PortQos, CmdError> {
     let mut register = Pfcc::new();
     register.set_local_port(LOCAL_PORT);
     let flow_control = access(control, RegisterId::PFCC, READ, &register)?;
@@ -98,7 +98,7 @@ fn congestion(
     };
     let mut ask = QueryCongParamsIn::new();
     ask.set_cong_protocol(CongProtocol::R_ROCE_ECN_NP);
-    let told = told(control, &ask)?;
+    let told = query_permitted(control, &ask)?;
     let told = told.map(|told| CongControlRRoceEcnNp::from_array(*told.congestion_parameters()));
     Ok(Some(CongestionControl {
         reacts,
@@ -115,7 +115,7 @@ fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Opt
     for priority in 0..PRIORITIES {
         let mut ask = QueryCongStatusIn::new();
         ask.set_priority(priority).set_cong_protocol(protocol);
-        let Some(told) = told(control, &ask)? else {
+        let Some(told) = query_permitted(control, &ask)? else {
             return Ok(None);
         };
         enabled |= u8::from(told.enable()) << priority;
@@ -124,7 +124,10 @@ fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Opt
 }
 
 /// Returns the answer to a query; `None` if the firmware refuses it to this function.
-fn told<C: Command>(control: &mut impl Commands, ask: &C) -> Result<Option<C::Out>, CmdError> {
+fn query_permitted<C: Command>(
+    control: &mut impl Commands,
+    ask: &C,
+) -> Result<Option<C::Out>, CmdError> {
     match control.exec(ask) {
         Ok(told) => Ok(Some(told)),
         Err(error)

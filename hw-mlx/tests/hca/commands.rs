@@ -24,7 +24,7 @@ fn hca() -> (Arc<Double>, Hca) {
 }
 
 /// Processes events until there are none.
-fn settle(hca: &mut Hca) {
+fn process_all_events(hca: &mut Hca) {
     while hca.wait(hca.now()).expect("alive") {}
 }
 
@@ -330,7 +330,7 @@ fn page_requests_are_served_one_after_the_other_in_both_directions() {
     hca.process_events();
     assert_eq!(double.state().held(), [31]);
     double.release(31);
-    settle(&mut hca);
+    process_all_events(&mut hca);
     assert_eq!(double.state().pages.len(), before + 10 - 4 + 5000);
     assert_eq!(
         hca.page_counts().given,
@@ -368,7 +368,7 @@ fn pages_the_firmware_never_had_are_not_believed() {
     let (double, mut hca) = hca();
     double.state().pages.push(0xdead_0000);
     double.state().event(page_request(-2));
-    settle(&mut hca);
+    process_all_events(&mut hca);
     assert_eq!(
         (hca.page_counts().foreign, hca.page_counts().returned),
         (1, 1)

@@ -69,12 +69,15 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     let lines = Lines::default();
     let open = || Function::in_process(Arc::clone(&function) as Arc<dyn Device>);
     let mut daemon = Daemon::new(open, listener, lines.clone()).expect("a ring");
-    let turn = |daemon: &mut Daemon<_, _>| {
-        assert!(daemon.turn(Duration::ZERO).expect("a turn"), "wanted back");
+    let run_once = |daemon: &mut Daemon<_, _>| {
+        assert!(
+            daemon.run_once(Duration::ZERO).expect("an iteration"),
+            "wanted back"
+        );
         lines.take()
     };
 
-    let told = turn(&mut daemon);
+    let told = run_once(&mut daemon);
     for part in [
         "firmware ",
         "queue pairs",
@@ -87,7 +90,7 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     }
 
     let mut asker = UnixStream::connect(&path).expect("somebody listens");
-    assert_eq!(turn(&mut daemon), "", "nothing happened");
+    assert_eq!(run_once(&mut daemon), "", "nothing happened");
     let mut metrics = String::new();
     asker.read_to_string(&mut metrics).expect("an answer");
     assert_eq!(
@@ -96,10 +99,12 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     );
 
     // The machine's clock determines when health is polled and when pages are given, so an event may take several calls
-    // of `turn`.
+    // of `run_once`.
     let next = |daemon: &mut Daemon<_, _>| {
         let mut told = (0..10_000).map(|_| {
-            daemon.turn(Duration::from_millis(10)).expect("a turn");
+            daemon
+                .run_once(Duration::from_millis(10))
+                .expect("an iteration");
             lines.take()
         });
         told.find(|told| !told.is_empty()).expect("an event")
@@ -112,13 +117,17 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     sim.inject(&function, &Fault::HealthSyndrome(0x08));
     let told = next(&mut daemon);
     assert!(told.contains("the device is dead: "), "{told}");
-    let told = turn(&mut daemon);
+    let told = run_once(&mut daemon);
     assert!(told.contains("firmware "), "it is open again: {told}");
     // The system unbinds the function, and waits until it is closed.
     sim.inject(&function, &Fault::WantedBack);
-    let mut turns = (0..10).map(|_| daemon.turn(Duration::from_millis(10)).expect("a turn"));
+    let mut iterations = (0..10).map(|_| {
+        daemon
+            .run_once(Duration::from_millis(10))
+            .expect("an iteration")
+    });
     assert!(
-        turns.any(|goes_on| !goes_on),
+        iterations.any(|goes_on| !goes_on),
         "the notice is heard by the sleeper that it wakes"
     );
     assert_eq!(lines.take(), "the system wants the function back\n");

@@ -328,7 +328,7 @@ fn the_state_of_the_port_follows_a_loss_of_events() {
     for (sub_type, told) in [(1, AsyncEvent::PortDown), (4, AsyncEvent::PortUp)] {
         while first.next_async().is_some() {}
         for _ in 0..1 << 16 {
-            first.tell_all(AsyncEvent::PortChange { sub_type: 0 });
+            first.push_event(AsyncEvent::PortChange { sub_type: 0 });
         }
         let mut eqe = [0u8; 64];
         (eqe[1], eqe[3]) = (9, sub_type);

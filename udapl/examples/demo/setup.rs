@@ -197,7 +197,7 @@ impl Job {
     /// Waits for the next event of an EVD. Both sides make progress meanwhile.
     pub fn wait(&mut self, side: usize, evd: EvdHandle) -> Result<Event> {
         for _ in 0..TURNS {
-            if let Some(event) = self.turn(side, evd)? {
+            if let Some(event) = self.poll_both(side, evd)? {
                 return Ok(event);
             }
         }
@@ -219,7 +219,7 @@ impl Job {
     /// Waits for the next request on side B. If side A gets a connection event first, returns that event as the error.
     fn request(&mut self) -> Result<Event> {
         for _ in 0..TURNS {
-            if let Some(event) = self.turn(1, self.b.requests)? {
+            if let Some(event) = self.poll_both(1, self.b.requests)? {
                 return Ok(event);
             }
             if let Ok(Some(told)) = self.a.ia.evd_dequeue(self.a.connections) {
@@ -230,7 +230,7 @@ impl Job {
     }
 
     /// Lets both sides make progress. Side `side` waits up to 100 us for an event of the EVD.
-    fn turn(&mut self, side: usize, evd: EvdHandle) -> Result<Option<Event>> {
+    fn poll_both(&mut self, side: usize, evd: EvdHandle) -> Result<Option<Event>> {
         let (waiting, other) = if side == 0 {
             (&mut self.a, &mut self.b)
         } else {

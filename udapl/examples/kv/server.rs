@@ -21,7 +21,7 @@ use super::values::{MESSAGE, Message, Values, What};
 const BUFFERS: u32 = 32;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 /// Longest time until the thread notices that it should end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Flag in the cookie of an answer's Send. The other bits are the number of the answer's buffer.
 const ANSWER: u64 = 1 << 32;
 
@@ -89,7 +89,7 @@ impl Server {
     /// Serves until `over` is true.
     pub fn serve(mut self, over: &AtomicBool) -> Result<Served> {
         while !over.load(Ordering::Acquire) {
-            match self.ia.evd_wait(self.events, LOOK, 1) {
+            match self.ia.evd_wait(self.events, POLL_INTERVAL, 1) {
                 Ok((event, _)) => self.take(event)?,
                 Err(waited) if waited.return_type() == ReturnType::TimeoutExpired => {}
                 Err(waited) => return Err(waited.into()),

@@ -105,12 +105,13 @@ impl Sibling for Opened {
         Some((Self { adapter, ia }, evd))
     }
 
-    fn turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R> {
-        self.adapter.turn_of(self.ia, |open| work(&mut open.ia))
+    fn with<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R> {
+        self.adapter
+            .with_instance(self.ia, |open| work(&mut open.ia))
     }
 
-    fn try_turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>> {
-        self.adapter.try_turn(|open| {
+    fn try_with<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>> {
+        self.adapter.try_with(|open| {
             open.check(self.ia)?;
             work(&mut open.ia)
         })
@@ -211,63 +212,63 @@ impl Room<Open> {
         adapter
     }
 
-    /// Opens or closes the fast lane, on which posts and dequeues run without a turn. The lane is open for an instance
-    /// that is not thread safe and has no agents, because agents run on a library thread and may post and dequeue
-    /// there. The caller must be in a turn.
+    /// Opens or closes the fast lane, on which posts and dequeues run without the lock. The lane is open for an
+    /// instance that is not thread safe and has no agents, because agents run on a library thread and may post and
+    /// dequeue there. The caller must hold the lock.
     pub(super) fn set_lane_of(&self, open: &Open) {
         self.set_lane(open.instance.thread_safe || open.instance.has_watch());
     }
 
-    /// Runs `work` on an instance, with exclusive access to its slot (a turn).
+    /// Runs `work` on an instance, with exclusive access to its slot (the lock).
     ///
     /// # Errors
-    /// Those of [`Room::turn`]. DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
-    pub(super) fn turn_of<R>(
+    /// Those of [`Room::with`]. DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
+    pub(super) fn with_instance<R>(
         &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<R> {
-        self.turn(|open| {
+        self.with(|open| {
             open.check(ia)?;
             work(open)
         })
     }
 
-    /// Runs `work` on an instance in a turn, unless the instance has been closed; then returns `None`.
+    /// Runs `work` on an instance under the lock, unless the instance has been closed; then returns `None`.
     ///
     /// # Errors
     /// The errors of `work`. DAT_INTERNAL_ERROR: the adapter is broken, or membarrier(2) has failed.
-    pub(super) fn turn_if_open<R>(
+    pub(super) fn with_if_open<R>(
         &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<Option<R>> {
-        let answer = self.turn(|open| {
+        let answer = self.with(|open| {
             // The slot may contain a later opening.
             Ok((open.instance.name == ia).then(|| work(open)))
         });
         none_if_closed(answer)?.transpose()
     }
 
-    /// Runs `work` on an instance in a turn that wakes no thread ([`Room::look`]), unless the instance has been closed;
-    /// then returns `None`.
+    /// Runs `work` on an instance under the lock and wakes no thread ([`Room::inspect`]), unless the instance has been
+    /// closed; then returns `None`.
     ///
     /// # Errors
     /// DAT_INTERNAL_ERROR: the adapter is broken, or membarrier(2) has failed.
-    pub(super) fn look_if_open<R>(
+    pub(super) fn inspect_if_open<R>(
         &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> R,
     ) -> DatResult<Option<R>> {
         // The slot may contain a later opening.
-        none_if_closed(self.look(|open| Ok((open.instance.name == ia).then(|| work(open)))))
+        none_if_closed(self.inspect(|open| Ok((open.instance.name == ia).then(|| work(open)))))
     }
 
     /// Removes an instance that is being closed, if `may` allows it. All of its handles become invalid.
     ///
     /// # Errors
-    /// Those of `may` and of [`Room::turn_of`].
-    pub(super) fn leave(
+    /// Those of `may` and of [`Room::with_instance`].
+    pub(super) fn remove(
         &'static self,
         ia: IaName,
         may: impl FnOnce(&Open) -> DatResult<()>,
@@ -363,7 +364,7 @@ impl Open {
         }
         // The previous object with this index has been freed, perhaps by the IA itself.
         let (_, before) = core::mem::replace(&mut names[index], (key, handle));
-        table::leave::<Adapter>(before);
+        table::free_handle::<Adapter>(before);
         if H::KIND == HandleType::Ep {
             let (key, ia) = object.raw();
             // The call fails for an endpoint that has been freed. Such an endpoint has no posts and no completions that
@@ -378,7 +379,7 @@ impl Open {
     pub(super) fn forget<H: Named>(&mut self, object: H) {
         if let Some(handle) = self.known(object) {
             // The entry in `names` is kept, because queued events need it. Only the table's entry is removed.
-            table::leave::<Adapter>(table::number(handle));
+            table::free_handle::<Adapter>(table::number(handle));
         }
     }
 
@@ -389,9 +390,9 @@ impl Open {
     }
 
     fn forget_all(&self) {
-        table::leave::<Adapter>(self.instance.handle);
+        table::free_handle::<Adapter>(self.instance.handle);
         for (_, handle) in self.names.0.iter().flatten() {
-            table::leave::<Adapter>(*handle);
+            table::free_handle::<Adapter>(*handle);
         }
     }
 }
@@ -441,7 +442,7 @@ mod tests {
         assert!(is_bus_master(&function));
         let answered = call(|| {
             let (adapter, _) = look_up::<IaName>(handle)?;
-            adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
+            adapter.with(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
         });
         // The device can no longer access the program's memory.
         assert!(!is_bus_master(&function));
@@ -457,7 +458,7 @@ mod tests {
         let (other, _) = look_up::<IaName>(second).expect("it is open");
         let function = function_of(other);
         let answered =
-            call(|| adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") }));
+            call(|| adapter.with(|_| -> DatResult<()> { panic!("as if we had made a mistake") }));
         assert_eq!(answered, internal("").code());
         assert!(!is_bus_master(&function));
         assert_ne!(answer(second), 0, "its device is dead");
@@ -474,9 +475,9 @@ mod tests {
         let address = handle.addr();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || wait(address));
-            // A waiting thread holds the adapter's `Sleep` from the turn in which its wait begins.
+            // A waiting thread holds the adapter's `Sleep` from the call in which its wait begins.
             let panics_beside_a_wait = || {
-                adapter.turn(|open| {
+                adapter.with(|open| {
                     assert_eq!(Arc::strong_count(&open.sleep), 1, "a thread waits");
                     Ok(())
                 })
@@ -530,7 +531,7 @@ mod tests {
     }
 
     fn function_of(adapter: &'static Adapter) -> Function {
-        let function = adapter.turn(|open| Ok(open.ia.provider().hca().function().clone()));
+        let function = adapter.with(|open| Ok(open.ia.provider().hca().function().clone()));
         function.expect("open")
     }
 
@@ -547,7 +548,7 @@ mod tests {
             return; // no membarrier(2), no lane
         }
         REFUSED.set(Some(libc::EPERM));
-        let refused = adapter.turn(|_| -> DatResult<()> { panic!("nobody gets in") });
+        let refused = adapter.with(|_| -> DatResult<()> { panic!("nobody gets in") });
         REFUSED.set(None);
         let error = refused.expect_err("no fence");
         assert_eq!(error.return_type(), ReturnType::InternalError);
@@ -616,7 +617,7 @@ mod tests {
         let first = open(0);
         let lane = |ia| {
             let (adapter, _) = look_up::<IaName>(ia).expect("it is open");
-            // The background thread closes the lane briefly in each of its turns.
+            // The background thread closes the lane briefly each time it takes the lock.
             let tries = (0..1_000).find_map(|_| {
                 std::thread::yield_now();
                 adapter.fast(|_| Some(0))

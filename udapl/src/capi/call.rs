@@ -1,4 +1,4 @@
-//! Looks up the handles of a call, and runs it in a turn.
+//! Looks up the handles of a call, and runs it under the lock.
 
 use dat_core::{DatError, DatResult, HandleType};
 
@@ -44,13 +44,13 @@ pub(super) fn optional<H: Named>(ia: IaName, handle: DatHandle) -> Option<H> {
     (!handle.is_null()).then(|| other(ia, handle))
 }
 
-/// Runs a call on a handle's object, in a turn.
+/// Runs a call on a handle's object, under the lock.
 pub(super) fn on<H: Named>(
     handle: DatHandle,
     work: impl FnOnce(&mut Open, H) -> DatResult<()>,
 ) -> DatReturn {
     call(|| {
         let (adapter, object) = look_up::<H>(handle)?;
-        adapter.turn(|open| work(open, object))
+        adapter.with(|open| work(open, object))
     })
 }

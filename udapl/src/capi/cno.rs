@@ -6,7 +6,7 @@
 use core::ptr::null_mut;
 use std::sync::Arc;
 
-use dat_core::{Agent, CnoHandle, CnoLook, CnoWait, DatResult, Subtype, Timeout};
+use dat_core::{Agent, CnoHandle, CnoWait, CnoWaitStatus, DatResult, Subtype, Timeout};
 
 use super::adapter::{Adapter, Open};
 use super::answer::call;
@@ -37,7 +37,7 @@ fn given_agent(agent: CAgent, map_handle: HandleMap) -> Option<GivenAgent> {
 /// thread that calls C.
 fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
     let watch = open.watch(adapter)?;
-    Ok(Agent::new(move |evd| watch.tell((agent, evd))))
+    Ok(Agent::new(move |evd| watch.push((agent, evd))))
 }
 
 /// `dat_cno_create`.
@@ -67,7 +67,7 @@ pub(super) unsafe fn create(
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(cno_handle, Subtype::Arg3)?;
         let reserved = Reserved::new()?;
-        let cno = adapter.turn_of(ia, |open| {
+        let cno = adapter.with_instance(ia, |open| {
             let given = given_agent(agent, map_handle);
             let agent = given
                 .map(|agent| agent_for(adapter, open, agent))
@@ -104,7 +104,7 @@ pub(super) unsafe fn modify_agent(
 ) -> DatReturn {
     call(|| {
         let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
-        adapter.turn_of(ia, |open| {
+        adapter.with_instance(ia, |open| {
             let given = given_agent(agent, map_handle);
             let agent = given
                 .map(|agent| agent_for(adapter, open, agent))
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn dat_cno_query(
         let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
         mask(cno_param_mask.into(), ALL, Subtype::Arg2)?;
         given(cno_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let has_agent = open.ia.cno_query(cno)?.has_agent;
             let agent = open.records.agents.get(&super::table::number(cno_handle));
             Ok(CCnoParam {
@@ -202,7 +202,7 @@ fn wait(
     cno: CnoHandle,
     timeout: Timeout,
 ) -> DatResult<DatHandle> {
-    let (mut wait, sleep, siblings) = adapter.turn(|open| {
+    let (mut wait, sleep, siblings) = adapter.with(|open| {
         let wait = open.ia.cno_wait_begin(cno, timeout)?;
         Ok((
             wait,
@@ -213,16 +213,18 @@ fn wait(
     let sleeper = sleep.enlist();
     let mut taken = Taken::NOTHING;
     loop {
-        let looked = adapter.look_if_open(ia, |open| {
+        let checked = adapter.inspect_if_open(ia, |open| {
             taken.share(&open.ia);
-            let look = open.ia.cno_wait_look(wait);
-            look.map(|look| match look {
-                CnoLook::Woken(evd) => Ok(evd.map_or(null_mut(), |evd| open.name(adapter, evd))),
-                CnoLook::Pending(again, until) => Err((again, until)),
+            let status = open.ia.cno_wait_check(wait);
+            status.map(|status| match status {
+                CnoWaitStatus::Woken(evd) => {
+                    Ok(evd.map_or(null_mut(), |evd| open.name(adapter, evd)))
+                }
+                CnoWaitStatus::Pending(again, until) => Err((again, until)),
             })
         });
-        let looked = match looked {
-            Ok(Some(looked)) => looked?,
+        let checked = match checked {
+            Ok(Some(checked)) => checked?,
             // The IA was closed during the sleep: the wait ends without an EVD.
             Ok(None) => {
                 siblings.take_over(taken);
@@ -233,7 +235,7 @@ fn wait(
                 return Err(broken);
             }
         };
-        match looked {
+        match checked {
             Ok(evd) => return Ok(evd),
             Err((again, until)) => {
                 if siblings.poll_notified(ia) {
@@ -251,7 +253,7 @@ fn wait(
 
 /// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResult<DatHandle> {
-    let ended = adapter.look_if_open(ia, |open| open.ia.cno_wait_cancel(wait))?;
+    let ended = adapter.inspect_if_open(ia, |open| open.ia.cno_wait_cancel(wait))?;
     // If the IA was closed meanwhile, the result is the same as in `wait`.
     ended.map_or(Ok(null_mut()), Err)
 }

@@ -88,7 +88,7 @@ pub unsafe extern "C" fn dat_ep_connect(
                 Subtype::Arg6,
             )
         }?;
-        adapter.turn(|open| {
+        adapter.with(|open| {
             open.ia.ep_connect(
                 ep,
                 remote,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn dat_ep_dup_connect(
         let dup = other::<EpHandle>(ia, dup_ep_handle);
         let timeout = Timeout::from_micros(timeout);
         let qos = Qos::from_bits_retain(qos);
-        adapter.turn(|open| open.ia.ep_dup_connect(ep, dup, timeout, data, qos))
+        adapter.with(|open| open.ia.ep_dup_connect(ep, dup, timeout, data, qos))
     })
 }
 
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn dat_psp_create(
         given(psp_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
         let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
-        let psp = adapter.turn_of(ia, |open| {
+        let psp = adapter.with_instance(ia, |open| {
             let psp = open.ia.psp_create(ConnQual(conn_qual), evd, flags)?;
             Ok(open.enter(adapter, reserved, psp))
         })?;
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn dat_psp_create_any(
         given(psp_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
         let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
-        let (qualifier, psp) = adapter.turn_of(ia, |open| {
+        let (qualifier, psp) = adapter.with_instance(ia, |open| {
             let (qualifier, psp) = open.ia.psp_create_any(evd, flags)?;
             Ok((qualifier, open.enter(adapter, reserved, psp)))
         })?;
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn dat_psp_query(
         let (adapter, psp) = look_up::<PspHandle>(psp_handle)?;
         mask(psp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
         given(psp_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.psp_query(psp)?;
             Ok(CPspParam {
                 ia_handle: open.ia_handle(),
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn dat_rsp_create(
         given(rsp_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
         let (ep, evd) = (optional::<EpHandle>(ia, ep_handle), other(ia, evd_handle));
-        let rsp = adapter.turn_of(ia, |open| {
+        let rsp = adapter.with_instance(ia, |open| {
             let rsp = open.ia.rsp_create(ConnQual(conn_qual), ep, evd)?;
             Ok(open.enter(adapter, reserved, rsp))
         })?;
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn dat_rsp_query(
         let (adapter, rsp) = look_up::<RspHandle>(rsp_handle)?;
         mask(rsp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
         given(rsp_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.rsp_query(rsp)?;
             Ok(CRspParam {
                 ia_handle: open.ia_handle(),
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn dat_cr_query(
         let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         mask(cr_param_mask.into(), REQUEST_ALL, Subtype::Arg2)?;
         given(cr_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.cr_query(cr)?;
             let (local_ep, remote_port_qual) = (param.local_ep, param.remote_port_qual);
             let local_ep_handle = local_ep.map_or(null_mut(), |ep| open.name(adapter, ep));
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn dat_cr_accept(
             )
         }?;
         let ep = optional::<EpHandle>(ia, ep_handle);
-        adapter.turn(|open| {
+        adapter.with(|open| {
             open.ia.cr_accept(cr, ep, data)?;
             open.forget_request(cr, cr_handle);
             Ok(())
@@ -432,7 +432,7 @@ pub unsafe extern "C" fn dat_cr_reject_with(
                 Subtype::Arg3,
             )
         }?;
-        adapter.turn(|open| {
+        adapter.with(|open| {
             open.ia.cr_reject_with(cr, data)?;
             open.forget_request(cr, cr_handle);
             Ok(())
@@ -446,7 +446,7 @@ pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatRetur
     foreign!(cr_handoff_func(cr_handle, handoff));
     call(|| {
         let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
-        adapter.turn(|open| {
+        adapter.with(|open| {
             open.ia.cr_handoff(cr, ConnQual(handoff))?;
             open.forget_request(cr, cr_handle);
             Ok(())

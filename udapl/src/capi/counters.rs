@@ -46,7 +46,7 @@ pub unsafe extern "C" fn dat_get_counters(
         }
         given(num_counters, Subtype::Arg4)?;
         let (adapter, ia, object) = object(dat_handle).ok_or(handle_error(Subtype::Handle1))?;
-        let named: Named = adapter.turn_of(ia, |open| match object {
+        let named: Named = adapter.with_instance(ia, |open| match object {
             AnyHandle::Ia => Ok(open.ia.stats().named()),
             AnyHandle::Ep(ep) => Ok(open.ia.ep_stats(ep)?.named()),
             AnyHandle::Evd(evd) => Ok(open.ia.evd_stats(evd)?.named()),

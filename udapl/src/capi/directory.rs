@@ -45,7 +45,7 @@ fn directory() -> DatResult<&'static RwLock<Directory<Entry>>> {
 ///
 /// # Errors
 /// Those of [`directory`].
-pub(super) fn look<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> DatResult<R> {
+pub(super) fn inspect<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> DatResult<R> {
     let directory = directory()?.read();
     Ok(work(&directory.unwrap_or_else(PoisonError::into_inner)))
 }
@@ -82,7 +82,7 @@ pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc
 
 /// Returns the memory address of a name's entry, which identifies the entry in `forget`.
 pub(super) fn entry_at(info: &ProviderInfo) -> Option<usize> {
-    look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr())).ok()?
+    inspect(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr())).ok()?
 }
 
 /// Removes the entry at this address. Does nothing if the entry was already removed, or if one of its adapters is open.

@@ -268,7 +268,7 @@ fn create(
     let reserved = Reserved::new()?;
     let pz = optional::<PzHandle>(ia, pz);
     let [recv, request, connect] = evds.map(|evd| optional::<EvdHandle>(ia, evd));
-    adapter.turn_of(ia, |open| {
+    adapter.with_instance(ia, |open| {
         let base = EpAttr::defaults(open.ia.query().ia);
         let argument = match srq {
             Some(_) => Subtype::Arg7,
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn dat_ep_query(
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             open.ia.progress();
             let param = open.ia.ep_query(ep)?;
             c_param(adapter, open, number(ep_handle), &param)
@@ -407,7 +407,7 @@ pub unsafe extern "C" fn dat_ep_modify(
         let param = unsafe { &*ep_param };
         let has = |field: u64| ep_param_mask & field != 0;
         let evd = |field, handle| has(field).then(|| optional::<EvdHandle>(ia, handle));
-        adapter.turn(|open| {
+        adapter.with(|open| {
             let now = open.ia.ep_query(ep)?;
             let change = EpChange {
                 pz: has(field::PZ).then(|| optional::<PzHandle>(ia, param.pz_handle)),
@@ -454,7 +454,7 @@ pub unsafe extern "C" fn dat_ep_get_status(
     ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
-        let status = adapter.turn(|open| {
+        let status = adapter.with(|open| {
             // A consumer that polls only the state makes no other call in which events are processed.
             open.ia.progress();
             open.ia.ep_get_status(ep)
@@ -486,7 +486,7 @@ pub unsafe extern "C" fn dat_ep_recv_query(
     ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
-        let held = adapter.turn(|open| open.ia.ep_recv_query(ep))?;
+        let held = adapter.with(|open| open.ia.ep_recv_query(ep))?;
         let known = |value: Option<u32>| value.map_or(UNKNOWN, as_count);
         // SAFETY: contract ROOM.
         unsafe { put(nbufs_allocated, known(held.nbufs_allocated)) };

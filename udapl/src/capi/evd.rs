@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use dat_core::{
-    CnoHandle, DatError, DatResult, EvdFlags, EvdHandle, EvdLook, EvdWait, Event, ReturnType,
+    CnoHandle, DatError, DatResult, EvdFlags, EvdHandle, EvdWait, EvdWaitStatus, Event, ReturnType,
     SoftwareEvent, Subtype, Timeout, WaitError,
 };
 
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn dat_evd_create(
             optional::<CnoHandle>(ia, cno_handle),
             EvdFlags::from_bits_retain(evd_flags),
         );
-        let evd = adapter.turn_of(ia, |open| {
+        let evd = adapter.with_instance(ia, |open| {
             let evd = open.ia.evd_create_with_cno(qlen, cno, flags)?;
             Ok(open.enter(adapter, reserved, evd))
         })?;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn dat_evd_query(
         let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         mask(evd_param_mask.into(), ALL, Subtype::Arg2)?;
         given(evd_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.evd_query(evd)?;
             Ok(CEvdParam {
                 ia_handle: open.ia_handle(),
@@ -104,7 +104,7 @@ pub extern "C" fn dat_evd_modify_cno(evd_handle: DatHandle, cno_handle: DatHandl
     call(|| {
         let (adapter, ia, evd) = owned::<EvdHandle>(evd_handle)?;
         let cno = optional::<CnoHandle>(ia, cno_handle);
-        adapter.turn(|open| open.ia.evd_modify_cno(evd, cno))
+        adapter.with(|open| open.ia.evd_modify_cno(evd, cno))
     })
 }
 
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CE
         // it.
         let pointer = unsafe { event.event_data.software_event_data.pointer };
         let word = SoftwareEvent(number(pointer));
-        adapter.turn(|open| open.ia.evd_post_se(evd, word))
+        adapter.with(|open| open.ia.evd_post_se(evd, word))
     })
 }
 
@@ -244,7 +244,7 @@ pub(super) unsafe fn waited<T>(
 
 /// Result of a check: either the number of further events and the first event, or the wait to continue and the time of
 /// the next check.
-type Looked<T> = Result<(u32, T), (EvdWait, u64)>;
+type Checked<T> = Result<(u32, T), (EvdWait, u64)>;
 
 /// Waits for events. The thread does not hold access to the adapter while it sleeps. Returns the number of further
 /// events and the first event.
@@ -256,7 +256,7 @@ fn wait<T>(
     threshold: u32,
     made: impl Fn(&mut Open, &Event) -> T,
 ) -> Result<(u32, T), WaitError> {
-    let begun = adapter.turn(|open| {
+    let begun = adapter.with(|open| {
         if let Some((event, left)) = open.ia.evd_wait_at_once(evd, threshold) {
             return Ok(Ok((left, made(open, &event))));
         }
@@ -274,18 +274,18 @@ fn wait<T>(
     let sleeper = sleep.enlist();
     let mut taken = Taken::NOTHING;
     loop {
-        let looked: DatResult<Option<Result<Looked<T>, WaitError>>> =
-            adapter.look_if_open(ia, |open| {
+        let checked: DatResult<Option<Result<Checked<T>, WaitError>>> =
+            adapter.inspect_if_open(ia, |open| {
                 taken.share(&open.ia);
-                open.ia.evd_wait_look(wait).map(|look| match look {
-                    EvdLook::Ready(event, left) => Ok((left, made(open, &event))),
-                    EvdLook::Pending(again, until) => Err((again, until)),
+                open.ia.evd_wait_check(wait).map(|status| match status {
+                    EvdWaitStatus::Ready(event, left) => Ok((left, made(open, &event))),
+                    EvdWaitStatus::Pending(again, until) => Err((again, until)),
                 })
             });
         // DAT_ABORT if the program closed the IA while this thread slept.
-        let looked = looked.and_then(|looked| looked.ok_or_else(aborted));
-        let looked = looked.inspect_err(|_| siblings.take_over(taken));
-        match looked?? {
+        let checked = checked.and_then(|checked| checked.ok_or_else(aborted));
+        let checked = checked.inspect_err(|_| siblings.take_over(taken));
+        match checked?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
                 if siblings.poll_notified(ia) {
@@ -303,7 +303,7 @@ fn wait<T>(
 
 /// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitError {
-    let ended = adapter.look_if_open(ia, |open| open.ia.evd_wait_cancel(wait));
+    let ended = adapter.inspect_if_open(ia, |open| open.ia.evd_wait_cancel(wait));
     // If the program has closed the IA meanwhile, the result is DAT_ABORT as in `wait`.
     ended
         .and_then(|ended| ended.ok_or_else(aborted))

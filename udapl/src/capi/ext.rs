@@ -218,7 +218,7 @@ pub unsafe extern "C" fn dat_evd_dequeue_with_detail(
             Ok(_) => return answer(parameter(Subtype::Arg2)),
             Err(error) => return answer(error),
         };
-        adapter.fast_or_in_turn(|open| {
+        adapter.fast_or_locked(|open| {
             let taken = open.ia.evd_dequeue(evd).and_then(there);
             if let Ok(event) = &taken {
                 // SAFETY: contract ROOM.

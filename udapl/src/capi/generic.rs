@@ -27,7 +27,7 @@ pub extern "C" fn dat_set_consumer_context(
     foreign!(set_consumer_context_func(dat_handle, context));
     call(|| {
         let (adapter, ia, object) = any(dat_handle)?;
-        adapter.turn_of(ia, |open| open.ia.set_consumer_context(object, context))
+        adapter.with_instance(ia, |open| open.ia.set_consumer_context(object, context))
     })
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dat_get_consumer_context(
     call(|| {
         let (adapter, ia, object) = any(dat_handle)?;
         given(context, Subtype::Arg2)?;
-        let word = adapter.turn_of(ia, |open| open.ia.get_consumer_context(object))?;
+        let word = adapter.with_instance(ia, |open| open.ia.get_consumer_context(object))?;
         // SAFETY: contract ROOM.
         unsafe { put(context, word) };
         Ok(())
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dat_get_handle_type(
     call(|| {
         let (adapter, _, object) = any(dat_handle)?;
         given(handle_type, Subtype::Arg2)?;
-        let kind: HandleType = adapter.turn(|open| open.ia.get_handle_type(object))?;
+        let kind: HandleType = adapter.with(|open| open.ia.get_handle_type(object))?;
         // SAFETY: contract ROOM. CAST: the discriminant is DAT's number.
         unsafe { put(handle_type, kind as u32) };
         Ok(())

@@ -1,7 +1,7 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
 //! Each call makes the same call of the Rust interface: in the adapter's fast lane if the lane is open, otherwise in
-//! a turn (see `gate`). A closure `elsewhere` handles two cases: a handle that is not of this library, which may
+//! the lock (see `gate`). A closure `elsewhere` handles two cases: a handle that is not of this library, which may
 //! belong to another provider; and invalid arguments, which need a detailed error.
 
 // UNSAFETY: reads and writes through pointers of a C program.
@@ -11,7 +11,7 @@ use core::{ptr, slice};
 
 use dat_core::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 use dat_core::{
-    CompletionFlags, DtoCookie, EpHandle, EvdHandle, LmrTriplet, Look, RmrTriplet, SrqHandle,
+    CompletionFlags, DtoCookie, EpHandle, EvdHandle, FastPoll, LmrTriplet, RmrTriplet, SrqHandle,
     Subtype,
 };
 
@@ -137,7 +137,7 @@ impl<W: Post> Request<W> {
         // SAFETY: contract PASSED ON.
         let iov = unsafe { segments(self.count, self.iov) }?;
         let flags = CompletionFlags::from_bits_retain(self.flags);
-        Some(adapter.fast_or_in_turn(|open| {
+        Some(adapter.fast_or_locked(|open| {
             code_of(what.post(&mut open.ia, ep, iov, DtoCookie(self.cookie), flags))
         }))
     }
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn dat_srq_post_recv(
             let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
                 return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
             };
-            return adapter.fast_or_in_turn(|open| {
+            return adapter.fast_or_locked(|open| {
                 code_of(open.ia.srq_post_recv(srq, iov, DtoCookie(user_cookie)))
             });
         }
@@ -350,21 +350,21 @@ pub unsafe extern "C" fn dat_srq_post_recv(
 /// `event` is null or points to an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
-    let look = || {
+    let poll = || {
         let (adapter, evd) = find::<EvdHandle>(evd_handle).filter(|_| !event.is_null())?;
         adapter.fast(|open| {
-            let look = open.ia.evd_look(evd, |_, ep, done| {
+            let polled = open.ia.evd_poll_fast(evd, |_, ep, done| {
                 // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
                 unsafe { event.write(event::plain(evd_handle, handle_of(ep), done)) };
             });
-            match look {
-                Look::Taken(()) => Some(0),
-                Look::Empty => Some(event::QUEUE_EMPTY),
-                Look::Elsewhere => None,
+            match polled {
+                FastPoll::Taken(()) => Some(0),
+                FastPoll::Empty => Some(event::QUEUE_EMPTY),
+                FastPoll::Elsewhere => None,
             }
         })
     };
-    match look() {
+    match poll() {
         Some(answer) => answer,
         // SAFETY: contract PASSED ON.
         None => unsafe { dequeue(evd_handle, event) },
@@ -382,7 +382,7 @@ unsafe fn dequeue(handle: DatHandle, event: *mut CEvent) -> DatReturn {
             Ok(_) => return answer(parameter(Subtype::Arg2)),
             Err(error) => return answer(error),
         };
-        adapter.fast_or_in_turn(|open| {
+        adapter.fast_or_locked(|open| {
             let taken = open.ia.evd_dequeue(evd).and_then(event::there);
             // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
             unsafe { event::store(adapter, open, handle, &taken, event) }

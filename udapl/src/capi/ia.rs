@@ -128,7 +128,7 @@ pub(super) unsafe fn open_device(
         let (_, options) =
             crate::name::parse(device, &OpenOptions::default()).map_err(dat_error)?;
         if let Some(&Address { address, .. }) = options.hca.addresses.first() {
-            adapter.turn_of(ia, |open| {
+            adapter.with_instance(ia, |open| {
                 open.instance.local.set(address);
                 Ok(())
             })?;
@@ -166,7 +166,7 @@ unsafe fn opened(
         entry,
     };
     let (adapter, ia) = openings::open(device, wanted)?;
-    let (evd, handle) = adapter.turn_of(ia, |open| {
+    let (evd, handle) = adapter.with_instance(ia, |open| {
         Ok((async_evd_of(adapter, open), open.ia_handle()))
     })?;
     // SAFETY: the pointer is not null, so by contract ROOM it leads to memory for the value.
@@ -189,7 +189,7 @@ pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
         entry: None,
     };
     let (adapter, ia) = openings::adopt(ia, &wanted, Siblings::new()?)?;
-    adapter.turn_of(ia, |open| Ok(open.ia_handle()))
+    adapter.with_instance(ia, |open| Ok(open.ia_handle()))
 }
 
 fn async_evd_of(adapter: &'static Adapter, open: &mut Open) -> DatHandle {
@@ -228,7 +228,7 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
             sleep,
             instance,
             ..
-        } = adapter.leave(ia, |open| open.may_leave(flags))?;
+        } = adapter.remove(ia, |open| open.may_close(flags))?;
         let closing = Closing::new(&instance);
         let held = sleep.hold_time();
         // Threads that sleep in a wait wake up and find the instance closed.
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn dat_ia_query(
         if provider_attr_mask != 0 {
             given(provider_attributes, Subtype::Arg6)?;
         }
-        let (evd, ia, provider) = adapter.turn_of(ia, |open| {
+        let (evd, ia, provider) = adapter.with_instance(ia, |open| {
             let evd = async_evd_of(adapter, open);
             let instance = &open.instance;
             let (address, thread_safe) = (instance.local.pointer(), instance.thread_safe);
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn dat_ia_query(
 pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
     let found = look_up::<IaName>(ia_handle);
     let asked =
-        found.and_then(|(adapter, ia)| adapter.turn_of(ia, |open| Ok(open.ia.has_atomics())));
+        found.and_then(|(adapter, ia)| adapter.with_instance(ia, |open| Ok(open.ia.has_atomics())));
     asked.unwrap_or(false)
 }
 

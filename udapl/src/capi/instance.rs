@@ -11,7 +11,7 @@
 //! | of another instance | its handle | go to that EVD while it exists, then as in the next row |
 //! | none, or out of scope | DAT_EVD_ASYNC_EXISTS | go to the own EVDs of all other instances |
 //!
-//! A thread takes events for another instance out of the IA in a turn, and delivers them after the turn
+//! A thread takes events for another instance out of the IA under the lock, and delivers them after the lock
 //! ([`ForwardedEvents`]). An event about the whole IA carries the handle of the IA that owns the EVD.
 
 // UNSAFETY: tests that call the C ABI.
@@ -96,7 +96,7 @@ impl Open {
     ///
     /// # Errors
     /// DAT_INVALID_STATE|IA_IN_USE: the close is graceful, and the consumer still has objects.
-    pub(super) fn may_leave(&self, flags: CloseFlags) -> DatResult<()> {
+    pub(super) fn may_close(&self, flags: CloseFlags) -> DatResult<()> {
         self.ia.may_close(flags)
     }
 
@@ -119,7 +119,7 @@ impl Open {
         Ok(upcalls)
     }
 
-    /// Takes the asynchronous events for other instances out of the IA. The caller must hold a turn.
+    /// Takes the asynchronous events for other instances out of the IA. The caller must hold the lock.
     fn events_for_others(&mut self) -> Option<ForwardedEvents> {
         let to = match self.instance.async_evd {
             AsyncEvd::Own => return None,
@@ -147,7 +147,7 @@ impl Open {
 
     /// Makes the background thread deliver asynchronous events to another instance, if there are any. To be called
     /// where the IA may have processed events of all its queues. In the lane a thread cannot wait for another
-    /// instance's turn, so it cannot deliver them itself.
+    /// instance's lock, so it cannot deliver them itself.
     #[inline]
     pub(super) fn request_forwarding(&self) {
         if self.instance.async_evd != AsyncEvd::Own && self.ia.has_async_events() {
@@ -217,7 +217,7 @@ fn agents_to_call(
     upcalls: &Upcalls<Call>,
 ) -> DatResult<Vec<(GivenAgent, DatHandle)>> {
     // Another opening may use this `Adapter` by now. Its EVDs do not belong to these agents.
-    let calls = adapter.turn_if_open(ia, |open| {
+    let calls = adapter.with_if_open(ia, |open| {
         taken.share(&open.ia);
         open.ia.progress();
         let calls = upcalls.take().into_iter();
@@ -245,7 +245,7 @@ struct ForwardedEvents {
 }
 
 impl ForwardedEvents {
-    /// Delivers the events. The caller must not hold a turn.
+    /// Delivers the events. The caller must not hold the lock.
     fn deliver(self) {
         let given = self.to.and_then(find_owned::<EvdHandle>);
         let to = match given {
@@ -257,7 +257,7 @@ impl ForwardedEvents {
         };
         for (Opened { adapter, ia }, evd) in to {
             // An instance that has been closed meanwhile gets no events.
-            let _gone = adapter.turn_of(ia, |open| {
+            let _gone = adapter.with_instance(ia, |open| {
                 let own = (open.instance.async_evd == AsyncEvd::Own).then(|| open.ia.async_evd());
                 let Some(evd) = evd.or(own) else {
                     return Ok(());
@@ -302,7 +302,7 @@ mod tests {
         let opened = [first, second.expect("an instance")].map(|ia| {
             let (adapter, ia) = adopt(ia, &wanted, Arc::clone(&siblings)).expect("a handle");
             let opened =
-                adapter.turn_of(ia, |open| Ok((open.ia_handle(), open.async_evd(adapter))));
+                adapter.with_instance(ia, |open| Ok((open.ia_handle(), open.async_evd(adapter))));
             opened.expect("open")
         });
         fabric
@@ -339,7 +339,7 @@ mod tests {
         let second = crate::Adapter::of(&first).instance(dat_core::IaConfig::default());
         let [asks, answers] = [first, second.expect("an instance")].map(|ia| {
             let (adapter, ia) = adopt(ia, &wanted, Arc::clone(&siblings)).expect("a handle");
-            let made = adapter.turn_of(ia, |open| {
+            let made = adapter.with_instance(ia, |open| {
                 let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
                 let (pz, evd) = (open.ia.pz_create()?, open.ia.evd_create(16, streams)?);
                 let ep = open
@@ -355,7 +355,7 @@ mod tests {
                 .psp_create(dat_core::ConnQual(7), evd, dat_core::PspFlags::CONSUMER)?;
             Ok(open.ia.query().ia.ia_address)
         };
-        let address = adapter.turn_of(ia, listens).expect("it listens");
+        let address = adapter.with_instance(ia, listens).expect("it listens");
         let connects = |open: &mut Open| {
             let (best, none) = (dat_core::Qos::BEST_EFFORT, dat_core::ConnectFlags::empty());
             let patience = dat_core::Timeout::INFINITE;
@@ -369,7 +369,7 @@ mod tests {
                 none,
             )
         };
-        asks.0.turn_of(asks.1, connects).expect("it asks");
+        asks.0.with_instance(asks.1, connects).expect("it asks");
         let next = || {
             let (mut event, mut left) = (MaybeUninit::zeroed(), 0);
             // SAFETY: contract ROOM for the results.
@@ -386,7 +386,7 @@ mod tests {
         let cr = unsafe { request.event_data.cr_arrival_event_data.cr_handle };
         let (_, _, cr) = find_owned::<dat_core::CrHandle>(cr).expect("a request");
         let accepts = |open: &mut Open| open.ia.cr_accept(cr, Some(ep), b"");
-        adapter.turn_of(ia, accepts).expect("accepted");
+        adapter.with_instance(ia, accepts).expect("accepted");
         assert_eq!(next().event_number, 0x04001, "established");
         for (_, _, (.., handle)) in [asks, answers] {
             assert_eq!(dat_ia_close(handle, 0), 0);
@@ -415,7 +415,7 @@ mod tests {
         // Other tests run at the same time and open adapters, too, so the `Adapter` may not be reused at once.
         for round in 0..20 {
             let (before, adapter) = opened(&format!("sim:place-{round}"));
-            let of_it = adapter.turn(|open| Ok((open.instance.name, open.ia.async_evd())));
+            let of_it = adapter.with(|open| Ok((open.instance.name, open.ia.async_evd())));
             assert_eq!(dat_ia_close(before, 0), 0);
             let mut others = Vec::new();
             let same = (0..20).find_map(|number| {
@@ -439,10 +439,10 @@ mod tests {
     #[test]
     fn an_agent_is_not_told_of_an_evd_of_the_device_that_has_the_place_afterwards() {
         let (adapter, (first, evd), after) = one_after_the_other();
-        let known = adapter.turn(|open| Ok(open.known(evd)));
+        let known = adapter.with(|open| Ok(open.known(evd)));
         assert!(known.expect("open").is_some(), "the EVDs' keys are alike");
         let upcalls = Upcalls::new(Interrupt::new().expect("an eventfd"));
-        upcalls.tell((agent(), Some(evd)));
+        upcalls.push((agent(), Some(evd)));
         let told = agents_to_call(adapter, first, Taken::NOTHING, &upcalls).expect("not broken");
         assert!(told.is_empty(), "its opening is over");
         assert_eq!(upcalls.take().len(), 1, "it will be told of the end");

@@ -141,7 +141,7 @@ unsafe fn post_many<H: Named>(
             Ok(found) => found,
             Err(error) => return answer(error),
         };
-        adapter.fast_or_in_turn(|open| {
+        adapter.fast_or_locked(|open| {
             let mut done = 0;
             let answered = post(open, object, posts, &mut done);
             // SAFETY: contract PASSED ON.
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn dat_evd_dequeue_many(
         if num_events.is_null() {
             return answer(parameter(Subtype::Arg4));
         }
-        adapter.fast_or_in_turn(|open| {
+        adapter.fast_or_locked(|open| {
             let places = if room == 0 {
                 &mut []
             } else {
@@ -257,7 +257,7 @@ fn take(
 ) -> DatResult<usize> {
     let mut taken = 0;
     while let Some(places) = places.get_mut(taken..).filter(|places| !places.is_empty()) {
-        let run = open.ia.evd_look_each(evd, places, |_, ep, done| {
+        let run = open.ia.evd_poll_fast_each(evd, places, |_, ep, done| {
             MaybeUninit::new(event::plain(handle, handle_of(ep), done))
         });
         taken += run.taken;

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn dat_pz_create(
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(pz_handle, Subtype::Arg2)?;
         let reserved = Reserved::new()?;
-        let pz = adapter.turn_of(ia, |open| {
+        let pz = adapter.with_instance(ia, |open| {
             let pz = open.ia.pz_create()?;
             Ok(open.enter(adapter, reserved, pz))
         })?;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn dat_pz_query(
         let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
         mask(pz_param_mask.into(), 0x1, Subtype::Arg2)?;
         given(pz_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             open.ia.pz_query(pz)?;
             Ok(CPzParam {
                 ia_handle: open.ia_handle(),
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn dat_lmr_create(
             source: 0,
             cookie: None,
         };
-        let (created, handle) = adapter.turn_of(ia, |open| {
+        let (created, handle) = adapter.with_instance(ia, |open| {
             let created = match mem_type {
                 VIRTUAL => {
                     region.address = first.addr();
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn dat_lmr_query(
         let (adapter, lmr) = look_up::<LmrHandle>(lmr_handle)?;
         mask(lmr_param_mask.into(), 0x3ff, Subtype::Arg2)?;
         given(lmr_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.lmr_query(lmr)?;
             let pz_handle = open.name(adapter, param.pz);
             let region = open.records.regions.get(&number(lmr_handle));
@@ -304,7 +304,7 @@ unsafe fn sync(
             // SAFETY: the pointer is not null, so by contract GIVEN it leads to `count` segments.
             unsafe { core::slice::from_raw_parts(segments, count) }
         };
-        adapter.turn_of(ia, |open| work(open, segments))
+        adapter.with_instance(ia, |open| work(open, segments))
     })
 }
 
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn dat_rmr_create(
         let (adapter, ia, pz) = owned::<PzHandle>(pz_handle)?;
         given(rmr_handle, Subtype::Arg2)?;
         let reserved = Reserved::new()?;
-        let rmr = adapter.turn_of(ia, |open| {
+        let rmr = adapter.with_instance(ia, |open| {
             let rmr = open.ia.rmr_create(pz)?;
             Ok(open.enter(adapter, reserved, rmr))
         })?;
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn dat_rmr_query(
         let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
         mask(rmr_param_mask.into(), 0x1f, Subtype::Arg2)?;
         given(rmr_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.rmr_query(rmr)?;
             let pz_handle = open.name(adapter, param.pz);
             let triplet = param.binding.map(|binding| binding.lmr_triplet);
@@ -448,7 +448,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
         let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
         let flags = CompletionFlags::from_bits_retain(completion_flags);
         let ep = other::<EpHandle>(ia, ep_handle);
-        let context = adapter.turn(|open| {
+        let context = adapter.with(|open| {
             open.ia
                 .rmr_bind(rmr, triplet, privileges, ep, RmrCookie(user_cookie), flags)
         })?;

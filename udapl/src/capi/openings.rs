@@ -305,10 +305,10 @@ pub(super) fn adopt(
     let instance = Instance::new(&ia, &reserved, wanted, Arc::clone(&siblings));
     let name = instance.name;
     let adapter = Adapter::open(reserved, Open::new(ia, instance));
-    let sleep = adapter.turn_of(name, |open| {
+    let sleep = adapter.with_instance(name, |open| {
         let given = open.async_evd(adapter);
         let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
-        siblings.join(Opened { adapter, ia: name }, &open.ia, given, notify);
+        siblings.add(Opened { adapter, ia: name }, &open.ia, given, notify);
         Ok(Arc::downgrade(&open.sleep))
     })?;
     adapter.set_when_broken(Some(Box::new(move || {
@@ -326,7 +326,7 @@ pub(super) struct Closing(Arc<Siblings>);
 
 impl Closing {
     pub(super) fn new(instance: &Instance) -> Self {
-        instance.siblings.leave(instance.name);
+        instance.siblings.remove(instance.name);
         Self(Arc::clone(&instance.siblings))
     }
 }

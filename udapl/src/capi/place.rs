@@ -72,7 +72,7 @@ impl<A> Place<A> {
 
     /// Empties the place. Returns false if the place has another handle. After true the caller must return the place to
     /// the free list.
-    pub(super) fn leave(&self, handle: u64) -> bool {
+    pub(super) fn clear(&self, handle: u64) -> bool {
         let left = self
             .occupant
             .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
 use super::answer::call;
 use super::argument::{as_count, given, put};
-use super::directory::{Entry, change, info_of, look, of_rust};
+use super::directory::{Entry, change, info_of, inspect, of_rust};
 use super::error::parameter;
 use super::foreign::{self, CProvider, Foreign, ForeignResources};
 use super::types::{CProviderInfo, DatCount, DatReturn};
@@ -32,7 +32,7 @@ pub(super) enum Resolved {
 /// mismatch. Those of [`not_a_child`](super::fork::not_a_child).
 pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let unknown = DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered);
-    let find = || look(|directory| directory.find(wanted, |_| true)).flatten();
+    let find = || inspect(|directory| directory.find(wanted, |_| true)).flatten();
     let mut library = None;
     let mut found = find();
     // This function registers the records of this library. Another library registers its own record, and may be about
@@ -40,7 +40,7 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let record = match &found {
         Ok(Found::Listed(record)) => Some(record.clone()),
         Ok(Found::Registered(info, _)) if foreign::is_in_use(info) => {
-            look(|directory| directory.record(info).cloned())?
+            inspect(|directory| directory.record(info).cloned())?
         }
         Ok(Found::Registered(..)) | Err(_) => None,
     };
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
         if max != 0 {
             given(dat_provider_list, Subtype::Arg3)?;
         }
-        let list = match look(|directory| directory.list(max))? {
+        let list = match inspect(|directory| directory.list(max))? {
             Ok(list) => list,
             Err(refused) => {
                 // SAFETY: contract ROOM.

@@ -1,7 +1,8 @@
 //! A room: a container for one value, its content. One thread at a time may use the content ([`Gate`]).
 //!
 //! A pointer to a room is always valid, because the room is never freed; its content may be replaced. The content is
-//! accessed only in a turn or in the fast lane. No reference to the content outlives the turn or the use of the lane.
+//! accessed only under the lock or in the fast lane. No reference to the content outlives the lock or the use of the
+//! lane.
 //!
 //! If a call panics, which is a bug of the library, the content's state is unknown, and the room is *broken*. The
 //! device's function is stopped, so that the device no longer accesses memory, and the program may use all memory
@@ -23,7 +24,7 @@ use driver::{Function, Held};
 
 use super::answer::{answer, caught, panicked};
 use super::error::{handle_error, internal};
-use super::gate::{Gate, NoTurn, Turn};
+use super::gate::{Gate, GateGuard, LockLost};
 use super::types::DatReturn;
 
 /// The content of a room.
@@ -32,10 +33,10 @@ pub(super) trait Content: Send {
     fn hold_time(&self) -> Held;
     /// Wakes threads that sleep until the content changes.
     fn kick(&self);
-    /// Returns work to be done in other rooms. The caller does the work after the turn, because a thread may hold only
-    /// one turn at a time.
+    /// Returns work to be done in other rooms. The caller does the work after the lock, because a thread may hold only
+    /// one lock at a time.
     fn forwarded(&mut self) -> Option<Box<dyn FnOnce()>>;
-    /// Records further details of an error that a call in a turn has returned, if the content has any.
+    /// Records further details of an error that a call under the lock has returned, if the content has any.
     fn refused(&self, _error: DatError) {}
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Room<T> {
     content: UnsafeCell<Option<T>>,
     /// True after a call has panicked.
     broken: AtomicBool,
-    /// True if the fast lane is open. Changed only in turns.
+    /// True if the fast lane is open. Changed only under the lock.
     lane: AtomicBool,
     /// True if several threads may make calls at the same time. Never becomes false again: a late post of one of these
     /// threads may still try the lane, so the lane of such a room is never opened.
@@ -57,11 +58,11 @@ pub(super) struct Room<T> {
     when_broken: Mutex<Option<WhenBroken>>,
 }
 
-/// A closure that is called when a room breaks, by a thread in a turn or in the lane.
+/// A closure that is called when a room breaks, by a thread that holds the lock or is in the lane.
 pub(super) type WhenBroken = Box<dyn FnOnce() + Send>;
 
-// SAFETY: `content` is accessed only in a turn or in the fast lane of `gate`, so by one thread at a time, and `T` is
-// `Send`.
+// SAFETY: `content` is accessed only under the lock or in the fast lane of `gate`, so by one thread at a time, and `T`
+// is `Send`.
 unsafe impl<T: Send> Sync for Room<T> {}
 
 impl<T> Room<T> {
@@ -84,7 +85,7 @@ impl<T> Room<T> {
     }
 
     /// Closes the fast lane for ever if `many`; otherwise opens it unless it was closed for ever. The caller must hold
-    /// a turn: then no thread is in the lane, and the next thread in the lane sees the changes of the turn.
+    /// the lock: then no thread is in the lane, and the next thread in the lane sees the changes made under the lock.
     pub(super) fn set_lane(&self, many: bool) {
         if many {
             self.many.store(true, Ordering::Relaxed);
@@ -118,7 +119,7 @@ impl<T> Room<T> {
     /// Stops the function and returns the error of a refused access. A thread in the fast lane cannot be excluded, so
     /// all access is refused. The content is neither taken out nor freed.
     #[cold]
-    fn shut(&self, none: NoTurn) -> DatError {
+    fn shut(&self, none: LockLost) -> DatError {
         if self.stop() {
             tracing::error!(
                 errno = none.0,
@@ -145,31 +146,31 @@ fn unpoisoned<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl<T: Content> Room<T> {
     /// Puts a content into an empty room. `function` is stopped if the room breaks. If `many`, several threads may make
-    /// calls at the same time: the lane stays closed, so that they take turns.
+    /// calls at the same time: the lane stays closed, so that they take the lock.
     pub(super) fn set_content(&self, content: T, function: Function, many: bool) {
-        // PANIC: the lane of an empty room is closed, so taking a turn needs no membarrier(2) and cannot fail.
-        let _turn = self.gate.turn().expect("an empty room has turns");
+        // PANIC: the lane of an empty room is closed, so taking the lock needs no membarrier(2) and cannot fail.
+        let _guard = self.gate.lock().expect("the lock of an empty room");
         self.set_lane(many);
         *unpoisoned(&self.function) = Some(function);
-        // SAFETY: the turn excludes all other threads.
+        // SAFETY: the lock excludes all other threads.
         unsafe { *self.content.get() = Some(content) };
     }
 
-    /// Takes the content out if `may` allows it, and calls `left` with it in the same turn.
+    /// Takes the content out if `may` allows it, and calls `left` with it under the same lock.
     ///
     /// # Errors
-    /// Those of `may` and of [`Room::turn`].
+    /// Those of `may` and of [`Room::with`].
     pub(super) fn take_content(
         &self,
         may: impl FnOnce(&T) -> DatResult<()>,
         left: impl FnOnce(&T),
     ) -> DatResult<T> {
-        let turn = self.gate.turn().map_err(|none| self.shut(none))?;
-        // SAFETY: the turn excludes all other threads, and no reference outlives it.
+        let guard = self.gate.lock().map_err(|none| self.shut(none))?;
+        // SAFETY: the lock excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
         let fuse = BreakOnPanic(self);
-        let may_leave = cell.as_ref().ok_or_else(|| self.gone()).and_then(may);
-        let mut out = may_leave.and_then(|()| cell.take().ok_or_else(|| self.gone()));
+        let may_take = cell.as_ref().ok_or_else(|| self.gone()).and_then(may);
+        let mut out = may_take.and_then(|()| cell.take().ok_or_else(|| self.gone()));
         let mut forwarded = None;
         if let Ok(content) = &mut out {
             forwarded = content.forwarded();
@@ -181,55 +182,55 @@ impl<T: Content> Room<T> {
             left(content);
         }
         core::mem::forget(fuse);
-        drop(turn);
+        drop(guard);
         if let Some(forwarded) = forwarded {
             forwarded();
         }
         out
     }
 
-    /// Runs `work` in a turn, then wakes the content's sleeping threads.
+    /// Runs `work` under the lock, then wakes the content's sleeping threads.
     ///
     /// # Errors
     /// Those of `work`. DAT_INVALID_HANDLE|IA: the content was closed meanwhile. DAT_INTERNAL_ERROR: the room is
     /// broken, or membarrier(2) has failed.
-    pub(super) fn turn<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
-        self.look(|content| {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
+        self.inspect(|content| {
             let answer = work(content);
             content.kick();
             answer
         })
     }
 
-    /// Runs `work` in a turn and wakes no thread. Called by a waiting thread that only checks its condition:
-    /// `turn` would wake the thread itself.
+    /// Runs `work` under the lock and wakes no thread. Called by a waiting thread that only checks its condition:
+    /// `with` would wake the thread itself.
     ///
     /// # Errors
-    /// Those of [`Room::turn`].
-    pub(super) fn look<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
-        self.look_in(self.gate.turn(), work)
+    /// Those of [`Room::with`].
+    pub(super) fn inspect<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
+        self.with_guard(self.gate.lock(), work)
     }
 
-    /// Runs `work` like [`Room::turn`] if no thread holds a turn. Otherwise returns `None`.
-    pub(super) fn try_turn<R>(
+    /// Runs `work` like [`Room::with`] if no thread holds the lock. Otherwise returns `None`.
+    pub(super) fn try_with<R>(
         &self,
         work: impl FnOnce(&mut T) -> DatResult<R>,
     ) -> Option<DatResult<R>> {
-        let turn = self.gate.try_turn()?;
-        Some(self.look_in(turn, |content| {
+        let guard = self.gate.try_lock()?;
+        Some(self.with_guard(guard, |content| {
             let answer = work(content);
             content.kick();
             answer
         }))
     }
 
-    fn look_in<R>(
+    fn with_guard<R>(
         &self,
-        turn: Result<Turn<'_>, NoTurn>,
+        guard: Result<GateGuard<'_>, LockLost>,
         work: impl FnOnce(&mut T) -> DatResult<R>,
     ) -> DatResult<R> {
-        let turn = turn.map_err(|none| self.shut(none))?;
-        // SAFETY: the turn excludes all other threads, and no reference outlives it.
+        let guard = guard.map_err(|none| self.shut(none))?;
+        // SAFETY: the lock excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
         let fuse = BreakOnPanic(self);
         let Some(content) = cell.as_mut() else {
@@ -243,7 +244,7 @@ impl<T: Content> Room<T> {
         }
         let forwarded = content.forwarded();
         core::mem::forget(fuse);
-        drop(turn);
+        drop(guard);
         if let Some(forwarded) = forwarded {
             forwarded();
         }
@@ -251,8 +252,8 @@ impl<T: Content> Room<T> {
         answer
     }
 
-    /// Runs `work` in the fast lane. Returns `None` if the lane is closed, if a thread holds or waits for a turn, or if
-    /// `work` returned `None`.
+    /// Runs `work` in the fast lane. Returns `None` if the lane is closed, if a thread holds or waits for the lock, or
+    /// if `work` returned `None`.
     #[inline(always)]
     pub(super) fn fast(&self, work: impl FnOnce(&mut T) -> Option<DatReturn>) -> Option<DatReturn> {
         if !self.gate.enter() {
@@ -260,26 +261,26 @@ impl<T: Content> Room<T> {
         }
         let answered = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: only one thread at a time is in the lane: the consumer of an adapter that is not thread safe
-            // guarantees this, and the lane excludes turns. The reference ends with `work`, before the lane is left.
+            // guarantees this, and the lane excludes the lock. The reference ends with `work`, before the lane is left.
             let cell = unsafe { &mut *self.content.get() };
             // SAFETY: the lane is open only while the room has a content.
             work(unsafe { cell.as_mut().unwrap_unchecked() })
         }));
         match answered {
             Ok(answer) => {
-                self.gate.leave();
+                self.gate.exit();
                 answer
             }
             Err(panic) => Some(self.broken_in_the_lane(panic)),
         }
     }
 
-    /// Runs `work` in the fast lane, or in a turn if the lane cannot be entered.
-    pub(super) fn fast_or_in_turn(&self, work: impl Fn(&mut T) -> DatReturn) -> DatReturn {
+    /// Runs `work` in the fast lane, or under the lock if the lane cannot be entered.
+    pub(super) fn fast_or_locked(&self, work: impl Fn(&mut T) -> DatReturn) -> DatReturn {
         caught(|| {
             let answered = self.fast(|content| Some(work(content)));
             answered.unwrap_or_else(|| {
-                self.turn(|content| Ok(work(content)))
+                self.with(|content| Ok(work(content)))
                     .unwrap_or_else(answer)
             })
         })
@@ -289,7 +290,7 @@ impl<T: Content> Room<T> {
     #[inline(never)]
     fn broken_in_the_lane(&self, _panic: Box<dyn Any + Send>) -> DatReturn {
         drop(BreakOnPanic(self));
-        self.gate.leave();
+        self.gate.exit();
         panicked()
     }
 }
@@ -303,7 +304,7 @@ impl<T> Drop for BreakOnPanic<'_, T> {
         self.0.broken.store(true, Ordering::Relaxed);
         // Close the lane, so that no thread enters it any more.
         self.0.gate.close();
-        // SAFETY: this thread holds a turn or is in the lane, and its reference to the content no longer exists.
+        // SAFETY: this thread holds the lock or is in the lane, and its reference to the content no longer exists.
         let content = unsafe { (*self.0.content.get()).take() };
         let _first = self.0.stop();
         let when_broken = unpoisoned(&self.0.when_broken).take();

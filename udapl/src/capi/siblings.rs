@@ -9,9 +9,9 @@
 //! That thread sleeps on all `notify` interrupts and on the device's common interrupt, and makes progress in
 //! instances. It ends with the last instance.
 //!
-//! A thread that is about to sleep and the background thread skip an instance whose turn (`gate`) another thread
-//! holds. So neither waits for a turn. If a thread of an instance may be sleeping on a signal, the signal is cleared
-//! only in a turn of that instance. The background thread tries a skipped instance again after [`RETRY_AFTER`].
+//! A thread that is about to sleep and the background thread skip an instance whose lock (`gate`) another thread
+//! holds. So neither waits for a lock. If a thread of an instance may be sleeping on a signal, the signal is cleared
+//! only under the lock of that instance. The background thread tries a skipped instance again after [`RETRY_AFTER`].
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +28,11 @@ use super::types::DatHandle;
 use crate::Ia;
 
 /// Maximum time between two checks of all instances. Timers of idle instances are late by at most this time.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Time until the next attempt on an instance that was busy.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
-/// Maximum number of calls of `Ia::progress` in one turn, while the IA has more events.
-const LOOKS: u32 = 16;
+/// Maximum number of calls of `Ia::progress` under one lock, while the IA has more events.
+const PROGRESS_LIMIT: u32 = 16;
 
 /// An instance as an entry of the list.
 pub(super) trait Sibling: Copy + Send + Sync + 'static {
@@ -40,13 +40,13 @@ pub(super) trait Sibling: Copy + Send + Sync + 'static {
     fn name(self) -> IaName;
     /// Returns the instance that owns an EVD, which is given by C's handle, and the EVD's Rust handle.
     fn owner_of(evd: DatHandle) -> Option<(Self, EvdHandle)>;
-    /// Runs `work` in a turn of the instance.
+    /// Runs `work` under the lock of the instance.
     ///
     /// # Errors
     /// Those of `work`. DAT_INVALID_HANDLE|IA: the instance was closed. DAT_INTERNAL_ERROR: it is broken.
-    fn turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R>;
-    /// Runs `work` in a turn, or returns `None` if another thread holds the instance's turn.
-    fn try_turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>>;
+    fn with<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R>;
+    /// Runs `work` under the lock, or returns `None` if another thread holds the instance's lock.
+    fn try_with<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>>;
 }
 
 /// An instance with its interrupts.
@@ -114,8 +114,8 @@ impl<M: Sibling> Shared<M> {
     fn give_back(&self, evd: u64) {
         if let Some((owner, handle)) = M::owner_of(handle_of(evd)) {
             // This fails if the owner is already closed, which is harmless.
-            let _gone = owner.turn(|ia| {
-                // Lock the list while the owner's turn is held. `lend` also binds the EVD in the owner's turn.
+            let _gone = owner.with(|ia| {
+                // Lock the list while the owner's lock is held. `lend` also binds the EVD under the owner's lock.
                 let members = self.members();
                 let is_given = members.list.iter().any(|one| one.given == Some(evd));
                 if !is_given && !members.lent.contains(&evd) {
@@ -172,7 +172,7 @@ impl<M: Sibling> Siblings<M> {
     }
 
     /// Adds an instance with its IA, the asynchronous EVD that it was lent, and its `notify` interrupt.
-    pub(super) fn join(&self, of: M, ia: &Ia, given: Option<DatHandle>, notify: Interrupt) {
+    pub(super) fn add(&self, of: M, ia: &Ia, given: Option<DatHandle>, notify: Interrupt) {
         let hca = ia.provider().hca();
         let vectors = hca.interrupts().get(..hca.vectors()).unwrap_or_default();
         hca.attended_by(notify.clone());
@@ -187,15 +187,15 @@ impl<M: Sibling> Siblings<M> {
         self.shared.changed.signal();
     }
 
-    /// Removes an instance that is being closed. The caller must not hold a turn.
-    pub(super) fn leave(&self, ia: IaName) {
+    /// Removes an instance that is being closed. The caller must not hold the lock.
+    pub(super) fn remove(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.give_back(evd);
         }
     }
 
-    /// Removes an instance that has broken. The caller is in a turn or in the lane, so the background thread gives back
-    /// the EVD that the instance used.
+    /// Removes an instance that has broken. The caller holds the lock or is in the lane, so the background thread gives
+    /// back the EVD that the instance used.
     pub(super) fn has_broken(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.members().unowned_evds.push(evd);
@@ -220,7 +220,7 @@ impl<M: Sibling> Siblings<M> {
     }
 
     /// Makes progress in the notified instances, except `but`, in which the caller is about to sleep. Returns false if
-    /// no instance was notified, or if other threads hold the turns of all notified instances: the background thread
+    /// no instance was notified, or if other threads hold the locks of all notified instances: the background thread
     /// makes progress in these.
     pub(super) fn poll_notified(&self, but: IaName) -> bool {
         let is_called = |one: &&Member<M>| one.of.name() != but && one.notify.is_pending();
@@ -234,9 +234,9 @@ impl<M: Sibling> Siblings<M> {
             if one.notify.take() == 0 {
                 continue;
             }
-            match look(one, false) {
-                Looked::Busy => one.notify.signal(),
-                Looked::Done | Looked::Gone => progressed = true,
+            match try_progress(one, false) {
+                Attempt::Busy => one.notify.signal(),
+                Attempt::Done | Attempt::Gone => progressed = true,
             }
         }
         progressed
@@ -274,7 +274,7 @@ impl<M: Sibling> Siblings<M> {
             .filter(|(owner, _)| self.has(owner.name()))
             .ok_or(unknown)?;
         self.shared.members().lent.push(number(evd));
-        let bound = owner.turn(|ia| ia.async_evd_bind(handle));
+        let bound = owner.with(|ia| ia.async_evd_bind(handle));
         if bound.is_err() {
             self.end_lending(evd);
         }
@@ -330,7 +330,7 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
     let mut interrupts = Vec::new();
     // These instances were busy and are tried again.
     let mut deferred: Vec<IaName> = Vec::new();
-    let mut next_round = clock.now() + LOOK_EVERY;
+    let mut next_round = clock.now() + PROGRESS_INTERVAL;
     while !shared.over.load(Ordering::SeqCst) {
         let _others = shared.changed.take();
         let unowned_evds = core::mem::take(&mut shared.members().unowned_evds);
@@ -353,7 +353,7 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
         clock.wait(&interrupts, until);
         let round = clock.now() >= next_round;
         if round {
-            next_round = clock.now() + LOOK_EVERY;
+            next_round = clock.now() + PROGRESS_INTERVAL;
         }
         // Hold virtual time until the signals that are cleared here have been handled.
         let _held = members.first().map(|one| Held::new(&one.clock));
@@ -365,10 +365,10 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
             if !(called || round || for_all) {
                 continue;
             }
-            match look(one, for_all) {
-                Looked::Done => for_all = false,
-                Looked::Busy => deferred.push(one.of.name()),
-                Looked::Gone => {}
+            match try_progress(one, for_all) {
+                Attempt::Done => for_all = false,
+                Attempt::Busy => deferred.push(one.of.name()),
+                Attempt::Gone => {}
             }
         }
         if for_all
@@ -382,25 +382,25 @@ fn run_background<M: Sibling>(shared: &Shared<M>) {
 }
 
 /// Result of an attempt to make progress in an instance.
-enum Looked {
+enum Attempt {
     Done,
-    /// Another thread holds the instance's turn.
+    /// Another thread holds the instance's lock.
     Busy,
     /// The instance is closed or broken.
     Gone,
 }
 
-fn look<M: Sibling>(one: &Member<M>, for_all: bool) -> Looked {
-    let looked = one.of.try_turn(|ia| {
+fn try_progress<M: Sibling>(one: &Member<M>, for_all: bool) -> Attempt {
+    let attempt = one.of.try_with(|ia| {
         if for_all {
-            // The end of the turn wakes this instance's threads, so none of them misses the signal that is cleared
+            // The end of the work wakes this instance's threads, so none of them misses the signal that is cleared
             // here.
             if let Some(common) = &one.common {
                 let _signalled = common.take();
             }
             ia.provider().hca().interrupt_taken(0);
         }
-        for _ in 0..LOOKS {
+        for _ in 0..PROGRESS_LIMIT {
             ia.progress();
             if !ia.has_more() {
                 break;
@@ -408,9 +408,9 @@ fn look<M: Sibling>(one: &Member<M>, for_all: bool) -> Looked {
         }
         Ok(())
     });
-    match looked {
-        None => Looked::Busy,
-        Some(Ok(())) => Looked::Done,
-        Some(Err(_gone)) => Looked::Gone,
+    match attempt {
+        None => Attempt::Busy,
+        Some(Ok(())) => Attempt::Done,
+        Some(Err(_gone)) => Attempt::Gone,
     }
 }

@@ -106,7 +106,7 @@ impl Taken {
     }
 
     /// Reports to the driver that a shared interrupt was taken, so that other instances check for events, too. The
-    /// caller must hold a turn, and must call this before it checks for events itself.
+    /// caller must hold the lock, and must call this before it checks for events itself.
     pub(super) fn share(self, ia: &Ia) {
         if let Some(at) = self.last {
             ia.provider().hca().interrupt_taken(at);

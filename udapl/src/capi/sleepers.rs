@@ -2,11 +2,11 @@
 //!
 //! Several threads sleep on the same interrupts of the device. The interrupt wakes all of them, but the first one to
 //! check clears the signal and takes the events, which may be for another thread. So it wakes the others, each by an
-//! interrupt of its own. A thread that changes, in a turn, a condition that a sleeping thread may wait for also wakes
-//! all.
+//! interrupt of its own. A thread that changes, under the lock, a condition that a sleeping thread may wait for also
+//! wakes all.
 //!
-//! No wake-up is lost: a thread registers first, then checks its condition in a turn, and only then sleeps. A thread
-//! that changes the condition after the check finds the sleeping thread registered.
+//! No wake-up is lost: a thread registers first, then checks its condition under the lock, and only then sleeps. A
+//! thread that changes the condition after the check finds the sleeping thread registered.
 
 use std::sync::PoisonError;
 
@@ -36,7 +36,7 @@ impl Sleepers {
         }
     }
 
-    /// Wakes all registered threads. The caller must hold a turn.
+    /// Wakes all registered threads. The caller must hold the lock.
     #[inline]
     pub(super) fn kick(&self) {
         if self.count.load(Ordering::Relaxed) != 0 {

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn dat_srq_create(
         };
         let reserved = Reserved::new()?;
         let pz = other(ia, pz_handle);
-        let srq = adapter.turn_of(ia, |open| {
+        let srq = adapter.with_instance(ia, |open| {
             let srq = open.ia.srq_create(pz, attr)?;
             Ok(open.enter(adapter, reserved, srq))
         })?;
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn dat_srq_query(
         let (adapter, srq) = look_up::<SrqHandle>(srq_handle)?;
         mask(srq_param_mask.into(), 0xff, Subtype::Arg2)?;
         given(srq_param, Subtype::Arg3)?;
-        let param = adapter.turn(|open| {
+        let param = adapter.with(|open| {
             let param = open.ia.srq_query(srq)?;
             Ok(CSrqParam {
                 ia_handle: open.ia_handle(),

@@ -249,7 +249,7 @@ impl<H: Named> Drop for Reserved<H> {
 }
 
 /// Frees a handle, which is invalid from now on. Does nothing if the handle is not valid.
-pub(super) fn leave<A: Holder>(handle: u64) {
+pub(super) fn free_handle<A: Holder>(handle: u64) {
     if handle == 0 {
         return;
     }
@@ -257,7 +257,7 @@ pub(super) fn leave<A: Holder>(handle: u64) {
     let Some(places) = A::places_of(kind) else {
         return;
     };
-    if places.0[at].leave(handle) {
+    if places.0[at].clear(handle) {
         // CAST: `at` is less than PER_KIND.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
         Free::give(&FREE[kind], at as u32);

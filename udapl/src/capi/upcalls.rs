@@ -1,7 +1,7 @@
 //! A queue of work for a thread: how the thread is woken, and how it ends.
 //!
 //! ```text
-//!     tell: list += work; signal            the thread: while not over:
+//!     push: list += work; signal            the thread: while not over:
 //!     end:  over = true; signal                 take the list, do the work
 //!                                               sleep until signalled; take the signal
 //!                                           take the list, do the work
@@ -33,7 +33,7 @@ impl<T> Upcalls<T> {
     }
 
     /// Queues work and wakes the thread.
-    pub(super) fn tell(&self, work: T) {
+    pub(super) fn push(&self, work: T) {
         self.waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -52,12 +52,12 @@ impl<T> Upcalls<T> {
         self.wake.signal();
     }
 
-    /// Runs the thread's loop until the end, and returns the work that is left then. `look` takes the list and does the
-    /// work. If it returns false, `end` will never be called: the loop ends at once and returns no work. `sleep` waits
-    /// for the signal and clears it.
-    pub(super) fn serve(&self, mut look: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
+    /// Runs the thread's loop until the end, and returns the work that is left then. `drain` takes the list and does
+    /// the work. If it returns false, `end` will never be called: the loop ends at once and returns no work. `sleep`
+    /// waits for the signal and clears it.
+    pub(super) fn serve(&self, mut drain: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
         while !self.over.load(Ordering::SeqCst) {
-            if !look() {
+            if !drain() {
                 return Vec::new();
             }
             sleep();

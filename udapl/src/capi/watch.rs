@@ -25,19 +25,19 @@ use super::upcalls::Upcalls;
 use crate::Ia;
 
 /// Maximum time that the thread sleeps before it makes progress again.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// An agent to call, with the EVD that is passed to it.
 pub(super) type Call = (GivenAgent, Option<EvdHandle>);
 
 /// A closure that makes progress after the given interrupts were taken, and returns the agents to call, with C's
 /// handles of the EVDs. An error ends the thread.
-pub(super) trait Look:
+pub(super) trait PollAgents:
     Fn(Taken, &Upcalls<Call>) -> DatResult<Vec<(GivenAgent, DatHandle)>> + Send + 'static
 {
 }
 
-impl<F> Look for F where
+impl<F> PollAgents for F where
     F: Fn(Taken, &Upcalls<Call>) -> DatResult<Vec<(GivenAgent, DatHandle)>> + Send + 'static
 {
 }
@@ -49,11 +49,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread. `look` returns the agents to call, with C's handles of the EVDs.
+    /// Starts the thread. `poll` returns the agents to call, with C's handles of the EVDs.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: the system has no thread or no eventfd left.
-    pub(super) fn start(ia: &Ia, look: impl Look) -> DatResult<Self> {
+    pub(super) fn start(ia: &Ia, poll: impl PollAgents) -> DatResult<Self> {
         let missing = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
         let wake = Interrupt::new().map_err(|_| missing.because("no eventfd"))?;
         // The thread does not sleep on the interrupt for the system's requests, because it polls that often enough.
@@ -66,7 +66,7 @@ impl Watch {
         let _held = HeldSignals::hold();
         let thread = std::thread::Builder::new()
             .name("dat-upcalls".into())
-            .spawn(move || watch(look, &shared, &interrupts))
+            .spawn(move || watch(poll, &shared, &interrupts))
             .map_err(|_| missing.because("no thread"))?;
         Ok(Self {
             upcalls,
@@ -92,10 +92,10 @@ impl Drop for Watch {
     }
 }
 
-fn watch(look: impl Look, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
+fn watch(poll: impl PollAgents, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
     let clock = RealClock::new();
     let taken = Cell::new(Taken::NOTHING);
-    let look = || match look(taken.get(), upcalls) {
+    let poll = || match poll(taken.get(), upcalls) {
         Ok(calls) => {
             calls.into_iter().for_each(|(agent, evd)| call(agent, evd));
             true
@@ -104,16 +104,16 @@ fn watch(look: impl Look, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
         Err(_broken) => false,
     };
     let sleep = || {
-        // An interrupt that is taken here may have been for other waiting threads. `look` runs next, in a turn, which
-        // wakes them.
-        clock.wait(interrupts, clock.now() + LOOK_EVERY);
+        // An interrupt that is taken here may have been for other waiting threads. `poll` runs next, under the lock,
+        // which wakes them.
+        clock.wait(interrupts, clock.now() + PROGRESS_INTERVAL);
         if let Some((wake, vectors)) = interrupts.split_last() {
             let _signals = wake.take();
             taken.set(Taken::by(vectors));
         }
     };
     // The instance is closed: call the remaining agents with a null EVD.
-    for (agent, _) in upcalls.serve(look, sleep) {
+    for (agent, _) in upcalls.serve(poll, sleep) {
         call(agent, core::ptr::null_mut());
     }
 }

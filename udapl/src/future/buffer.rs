@@ -2,7 +2,7 @@
 //!
 //! A pool is one memory region, divided into pieces. A [`Buffer`] is the right to use a piece. Its owner is the program
 //! or, while a transfer is in flight, the driver. Dropping a buffer anywhere returns its piece to the pool. When the
-//! pool and all its buffers have been dropped, the next `Driver::turn` frees the region.
+//! pool and all its buffers have been dropped, the next `Driver::run_once` frees the region.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -62,7 +62,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         if let Ok((shared, link)) = &self.waits {
-            shared.with(|core| core.leave_link(*link, self.place));
+            shared.with(|core| core.unregister_from_link(*link, self.place));
         }
     }
 }

@@ -20,7 +20,7 @@ use super::table::Shared;
 use crate::open::NotClosed;
 use crate::{Ia, ia_close};
 
-/// Maximum number of connection events and connection requests queued between two calls of `Driver::turn`.
+/// Maximum number of connection events and connection requests queued between two calls of `Driver::run_once`.
 const CONNECTION_EVENTS: u32 = 4096;
 
 /// A driver owns an instance whose operations are futures. Closing or dropping the driver closes the instance and ends
@@ -29,14 +29,14 @@ pub struct Driver {
     shared: Rc<Shared>,
 }
 
-/// The result of [`Driver::turn`].
+/// The result of [`Driver::run_once`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tasks may have been woken"]
-pub enum Turn {
-    /// Events were processed. Run the tasks, then call [`Driver::turn`] again.
+pub enum Progress {
+    /// Events were processed. Run the tasks, then call [`Driver::run_once`] again.
     Taken,
     /// There was no event, and the instance is armed. Sleep on the descriptor, at most for this time. If a task uses
-    /// a handle of the driver before the sleep, call [`Driver::turn`] again first.
+    /// a handle of the driver before the sleep, call [`Driver::run_once`] again first.
     Armed(Duration),
 }
 
@@ -72,7 +72,7 @@ impl Driver {
         Handle::new(Rc::clone(&self.shared))
     }
 
-    /// Returns the descriptor to sleep on after [`Turn::Armed`].
+    /// Returns the descriptor to sleep on after [`Progress::Armed`].
     ///
     /// # Errors
     /// Those of [`Ia::descriptor`](dat_core::Ia::descriptor).
@@ -86,13 +86,13 @@ impl Driver {
     /// # Errors
     /// [`Error::Dead`]: the instance can no longer be used, and has no more events. DAT's errors of polling the EVDs
     /// and of arming the instance.
-    pub fn turn(&mut self) -> Result<Turn, Error> {
-        let armed = self.turn_then(|armed| armed.timeout())?;
-        Ok(armed.map_or(Turn::Taken, Turn::Armed))
+    pub fn run_once(&mut self) -> Result<Progress, Error> {
+        let armed = self.run_once_or(|armed| armed.timeout())?;
+        Ok(armed.map_or(Progress::Taken, Progress::Armed))
     }
 
-    /// Processes events like [`Driver::turn`]. If there are none, arms the instance and calls `idle`.
-    fn turn_then<T>(
+    /// Processes events like [`Driver::run_once`]. If there are none, arms the instance and calls `idle`.
+    fn run_once_or<T>(
         &mut self,
         idle: impl FnOnce(Armed<'_, MlxProvider>) -> T,
     ) -> Result<Option<T>, Error> {
@@ -115,7 +115,7 @@ impl Driver {
         })
     }
 
-    /// Calls [`Driver::turn`] in a loop, as a task beside the others. When there are no events it awaits the future
+    /// Calls [`Driver::run_once`] in a loop, as a task beside the others. When there are no events it awaits the future
     /// that `sleep` returns. `sleep` gets the maximum time to sleep. Its future should be ready when that time is over
     /// or when the descriptor is readable. The loop drops the future early when another task makes a call that may
     /// consume events, such as a post. Returns the error that ends the loop.
@@ -124,13 +124,13 @@ impl Driver {
         mut sleep: impl FnMut(Duration) -> S,
     ) -> Error {
         loop {
-            let idle = poll_fn(|cx| match self.turn() {
-                Ok(Turn::Taken) => {
+            let idle = poll_fn(|cx| match self.run_once() {
+                Ok(Progress::Taken) => {
                     // Wake this task again and return, so that the other tasks run first.
                     cx.waker().wake_by_ref();
                     Poll::Pending
                 }
-                Ok(Turn::Armed(longest)) => Poll::Ready(Ok(longest)),
+                Ok(Progress::Armed(longest)) => Poll::Ready(Ok(longest)),
                 Err(error) => Poll::Ready(Err(error)),
             });
             let longest = match idle.await {
@@ -148,12 +148,12 @@ impl Driver {
         }
     }
 
-    /// Calls [`Driver::turn`] until a future is ready, and sleeps by the clock of the function. This is for programs
-    /// without a runtime, and for virtual time. If another thread wakes the future during a sleep, the driver notices
-    /// that when the sleep ends, after at most one second.
+    /// Calls [`Driver::run_once`] until a future is ready, and sleeps by the clock of the function. This is for
+    /// programs without a runtime, and for virtual time. If another thread wakes the future during a sleep, the driver
+    /// notices that when the sleep ends, after at most one second.
     ///
     /// # Errors
-    /// Those of [`Driver::turn`].
+    /// Those of [`Driver::run_once`].
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, Error> {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&woken));
@@ -165,7 +165,7 @@ impl Driver {
             {
                 return Ok(output);
             }
-            self.turn_then(|armed| {
+            self.run_once_or(|armed| {
                 if !woken.0.load(Ordering::Acquire) {
                     armed.sleep();
                 }

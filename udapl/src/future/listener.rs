@@ -69,7 +69,7 @@ impl fmt::Debug for Listener {
 impl Drop for Next {
     fn drop(&mut self) {
         self.shared
-            .with(|core| core.leave_listener(self.psp, self.place));
+            .with(|core| core.unregister_from_listener(self.psp, self.place));
     }
 }
 

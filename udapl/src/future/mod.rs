@@ -3,13 +3,13 @@
 //! ```text
 //!   tasks:  Endpoint   Listener   Transfer   Buffer                    the program, by turns:
 //!               |          |         |          |
-//!             Handle ------+---------+----------'                      Driver::turn, then a sleep
+//!             Handle ------+---------+----------'                      Driver::run_once, then a sleep
 //!               '--------------- one table --------------------------------'
 //!                    endpoints, what is in flight, who waits
 //! ```
 //!
-//! A [`Driver`] owns an [`Ia`](crate::Ia). [`Driver::turn`] processes events and wakes their tasks. The module starts
-//! no thread. Everything else is created through a [`Handle`] of the driver. Futures stay on the thread of their
+//! A [`Driver`] owns an [`Ia`](crate::Ia). [`Driver::run_once`] processes events and wakes their tasks. The module
+//! starts no thread. Everything else is created through a [`Handle`] of the driver. Futures stay on the thread of their
 //! driver: a program with several threads gives each an instance of the adapter ([`Adapter`](crate::Adapter)) and a
 //! driver.
 //!
@@ -22,10 +22,10 @@
 //! its [`Pool`]. A message for a dropped receive is lost. So a task that waits for one of several futures should await
 //! `&mut transfer`.
 //!
-//! The program sleeps in its own way, with any runtime. After [`Turn::Armed`] the descriptor of the driver
+//! The program sleeps in its own way, with any runtime. After [`Progress::Armed`] the descriptor of the driver
 //! ([`Driver::descriptor`]) becomes readable when there is an event. A post in the meantime may process events, so the
-//! program must call [`Driver::turn`] again before the next sleep. [`Driver::run`] does this with a sleep given by the
-//! caller, [`Driver::block_on`] with a sleep by the function's clock, and `drive` in a runtime of tokio (feature
+//! program must call [`Driver::run_once`] again before the next sleep. [`Driver::run`] does this with a sleep given by
+//! the caller, [`Driver::block_on`] with a sleep by the function's clock, and `drive` in a runtime of tokio (feature
 //! `tokio`).
 //!
 //! | Of an [`Ia`](crate::Ia) | Here |
@@ -65,7 +65,7 @@ mod what;
 pub use batch::Batch;
 pub use buffer::{Buffer, Pool};
 pub use connecting::{Connecting, Disconnecting};
-pub use driver::{Driver, Refused, Turn};
+pub use driver::{Driver, Progress, Refused};
 pub use endpoint::Endpoint;
 pub use error::Error;
 pub use handle::Handle;

@@ -2,7 +2,7 @@
 //!
 //! All of this state except the list of unused regions is in one `RefCell`, borrowed by [`Shared::with`]. Waking a
 //! task, or dropping its last waker, runs code of the program, which may call into this module. So wakers are
-//! collected in `leaving`, and are woken or dropped after the borrow has ended.
+//! collected in `removed`, and are woken or dropped after the borrow has ended.
 //!
 //! An operation is *in flight* from its post until its completion. If its future is dropped first, it is *abandoned*;
 //! if its completion comes first, it is *done*. Its entry, with the buffer, exists until both have happened.
@@ -31,7 +31,7 @@ use slotmap::{Key, KeyData, SlotMap};
 
 use super::buffer::{Buffer, SpentRegions};
 use super::error::Error;
-use super::waiting::{Leaving, Place, Waiting};
+use super::waiting::{Place, RemovedWaker, Waiting};
 use super::what::{Inline, Queue, What};
 use crate::{DatError, DtoCookie, Ia};
 
@@ -122,7 +122,7 @@ pub(super) struct Core {
     armed: bool,
     /// Waker of the driver's task, while that task sleeps.
     sleeper: Option<Waker>,
-    leaving: Vec<Leaving>,
+    removed: Vec<RemovedWaker>,
     /// Empty vector whose memory the next batch reuses for its posts.
     batch: Vec<(OpKey, What)>,
 }
@@ -149,7 +149,7 @@ impl Shared {
             dead: false,
             armed: false,
             sleeper: None,
-            leaving: Vec::new(),
+            removed: Vec::new(),
             batch: Vec::new(),
         };
         Rc::new(Self {
@@ -164,21 +164,21 @@ impl Shared {
         // crate from `Waker::clone`, so the cell is not borrowed twice.
         let mut core = self.core.borrow_mut();
         let result = work(&mut core);
-        if core.leaving.is_empty() {
+        if core.removed.is_empty() {
             return result;
         }
-        let mut leaving = std::mem::take(&mut core.leaving);
+        let mut removed = std::mem::take(&mut core.removed);
         drop(core);
-        for waker in leaving.drain(..) {
+        for waker in removed.drain(..) {
             match waker {
-                Leaving::Woken(waker) => waker.wake(),
-                Leaving::Dropped(waker) => drop(waker),
+                RemovedWaker::Woken(waker) => waker.wake(),
+                RemovedWaker::Dropped(waker) => drop(waker),
             }
         }
         let mut core = self.core.borrow_mut();
-        if core.leaving.is_empty() {
+        if core.removed.is_empty() {
             // Keep the vector's memory for the next call.
-            core.leaving = leaving;
+            core.removed = removed;
         }
         result
     }
@@ -201,10 +201,10 @@ impl Shared {
     }
 }
 
-/// Stores a task's waker in a slot. The previous waker goes to `leaving`, and is dropped after the borrow.
-fn store_waker(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
+/// Stores a task's waker in a slot. The previous waker goes to `removed`, and is dropped after the borrow.
+fn store_waker(slot: &mut Option<Waker>, waker: &Waker, removed: &mut Vec<RemovedWaker>) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
-        leaving.extend(slot.replace(waker.clone()).map(Leaving::Dropped));
+        removed.extend(slot.replace(waker.clone()).map(RemovedWaker::Dropped));
     }
 }
 
@@ -223,7 +223,8 @@ impl Core {
     /// sleeping task of the driver is woken.
     pub(super) fn ia(&mut self) -> Result<&mut Ia, Error> {
         self.armed = false;
-        self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
+        self.removed
+            .extend(self.sleeper.take().map(RemovedWaker::Woken));
         self.ia.as_mut().ok_or(Error::Closed)
     }
 
@@ -245,7 +246,7 @@ impl Core {
     /// Returns whether a task has used the instance since it was armed. If not, the next use wakes the given task.
     pub(super) fn disturbed(&mut self, waker: &Waker) -> bool {
         if self.armed {
-            store_waker(&mut self.sleeper, waker, &mut self.leaving);
+            store_waker(&mut self.sleeper, waker, &mut self.removed);
         }
         !self.armed
     }
@@ -393,7 +394,7 @@ impl Core {
             });
         }
         for (op, error) in refused {
-            self.settle(op, Err(Error::Dat(error)));
+            self.finish(op, Err(Error::Dat(error)));
         }
         posts.clear();
         self.batch = posts;
@@ -416,12 +417,12 @@ impl Core {
 
     /// Returns whether tasks are about to be woken.
     pub(super) fn wakes_tasks(&self) -> bool {
-        let is_task = |leaving: &Leaving| matches!(leaving, Leaving::Woken(_));
-        self.leaving.iter().any(is_task)
+        let is_task = |removed: &RemovedWaker| matches!(removed, RemovedWaker::Woken(_));
+        self.removed.iter().any(is_task)
     }
 
     /// Ends an operation with a result.
-    fn settle(&mut self, key: OpKey, result: Result<usize, Error>) {
+    fn finish(&mut self, key: OpKey, result: Result<usize, Error>) {
         self.unlink(key);
         let Some(op) = self.ops.get_mut(key) else {
             return;
@@ -435,7 +436,7 @@ impl Core {
             result => result,
         };
         match std::mem::replace(&mut op.stage, Stage::Done(result)) {
-            Stage::InFlight(waker) => self.leaving.extend(waker.map(Leaving::Woken)),
+            Stage::InFlight(waker) => self.removed.extend(waker.map(RemovedWaker::Woken)),
             Stage::Abandoned => drop(self.ops.remove(key)),
             // PANIC: an operation that is done is no longer in its endpoint's list.
             Stage::Done(_) => unreachable!("an operation that has ended twice"),
@@ -471,7 +472,7 @@ impl Core {
             | DtoStatus::ErrPartialPacket
             | DtoStatus::RmrOperationFailed => Err(Error::Transfer(done)),
         };
-        self.settle(key, result);
+        self.finish(key, result);
     }
 
     /// Returns the error of a flushed transfer: the cause that ended its connection if that is known, otherwise the
@@ -494,7 +495,7 @@ impl Core {
         // PANIC: the future exists, and an operation exists until its future has returned or is dropped.
         let op = self.ops.get_mut(key).expect("an operation with a future");
         if let Stage::InFlight(waiting) = &mut op.stage {
-            store_waker(waiting, waker, &mut self.leaving);
+            store_waker(waiting, waker, &mut self.removed);
             return None;
         }
         let op = self.ops.remove(key)?;
@@ -511,7 +512,7 @@ impl Core {
         match &mut op.stage {
             Stage::Done(_) => self.ops.remove(key)?.buffer,
             Stage::InFlight(waker) => {
-                self.leaving.extend(waker.take().map(Leaving::Dropped));
+                self.removed.extend(waker.take().map(RemovedWaker::Dropped));
                 op.stage = Stage::Abandoned;
                 None
             }
@@ -571,7 +572,7 @@ impl Core {
             None => Err(Error::Dropped),
             Some(link) => {
                 if !is_awaited(link.state) {
-                    link.waiting.join(place, waker, &mut self.leaving);
+                    link.waiting.register(place, waker, &mut self.removed);
                 }
                 Ok(link.state)
             }
@@ -579,16 +580,16 @@ impl Core {
     }
 
     /// Removes the waker of a future that waits for a change of a connection.
-    pub(super) fn leave_link(&mut self, link: LinkKey, place: Option<Place>) {
+    pub(super) fn unregister_from_link(&mut self, link: LinkKey, place: Option<Place>) {
         if let Some(link) = self.links.get_mut(link) {
-            link.waiting.leave(place, &mut self.leaving);
+            link.waiting.unregister(place, &mut self.removed);
         }
     }
 
     /// Removes the waker of a future that waits for connection requests.
-    pub(super) fn leave_listener(&mut self, psp: PspHandle, place: Option<Place>) {
+    pub(super) fn unregister_from_listener(&mut self, psp: PspHandle, place: Option<Place>) {
         if let Some(listening) = self.listeners.get_mut(&psp) {
-            listening.waiting.leave(place, &mut self.leaving);
+            listening.waiting.unregister(place, &mut self.removed);
         }
     }
 
@@ -607,7 +608,7 @@ impl Core {
             | ConnectionEventKind::TimedOut
             | ConnectionEventKind::Unreachable) => LinkState::Ended(ended),
         };
-        link.waiting.wake(&mut self.leaving);
+        link.waiting.wake(&mut self.removed);
     }
 
     /// Frees a dropped endpoint or SRQ in the device, and then ends its transfers. If the device refuses, the table
@@ -617,7 +618,7 @@ impl Core {
             return;
         };
         let of = link.of;
-        link.waiting.wake(&mut self.leaving);
+        link.waiting.wake(&mut self.removed);
         let Ok(ia) = self.ia() else {
             return;
         };
@@ -635,7 +636,7 @@ impl Core {
         while self.take_from(dtos).is_ok_and(|taken| taken > 0) {}
         let left = self.links.get_mut(key).map(|link| link.ops.clone());
         for op in left.unwrap_or_default() {
-            self.settle(op, Err(Error::Dropped));
+            self.finish(op, Err(Error::Dropped));
         }
         self.links.remove(key);
         if let Of::Ep(ep) = of {
@@ -659,7 +660,7 @@ impl Core {
             return;
         };
         listening.requests.push_back(request.cr);
-        listening.waiting.wake(&mut self.leaving);
+        listening.waiting.wake(&mut self.removed);
     }
 
     /// Returns the oldest connection request. If there is none, the next one wakes the task.
@@ -680,7 +681,7 @@ impl Core {
         if self.dead {
             return Err(Error::Dead);
         }
-        listening.waiting.join(place, waker, &mut self.leaving);
+        listening.waiting.register(place, waker, &mut self.removed);
         Ok(None)
     }
 
@@ -689,7 +690,7 @@ impl Core {
         let Some(mut listening) = self.listeners.remove(&psp) else {
             return;
         };
-        listening.waiting.wake(&mut self.leaving);
+        listening.waiting.wake(&mut self.removed);
         let Ok(ia) = self.ia() else {
             return;
         };
@@ -748,7 +749,7 @@ impl Core {
                 tracing::error!(?event, "the instance can no longer be used");
                 self.dead = true;
                 for listening in self.listeners.values_mut() {
-                    listening.waiting.wake(&mut self.leaving);
+                    listening.waiting.wake(&mut self.removed);
                 }
             }
             AsyncEvent::EpBroken(_)
@@ -772,21 +773,22 @@ impl Core {
     /// the card no longer uses any buffer.
     pub(super) fn end_all(&mut self) {
         self.armed = false;
-        self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
+        self.removed
+            .extend(self.sleeper.take().map(RemovedWaker::Woken));
         let ops: Vec<OpKey> = self
             .links
             .values_mut()
             .flat_map(|link| link.ops.clone())
             .collect();
         for op in ops {
-            self.settle(op, Err(Error::Closed));
+            self.finish(op, Err(Error::Closed));
         }
         for (_, mut link) in self.links.drain() {
-            link.waiting.wake(&mut self.leaving);
+            link.waiting.wake(&mut self.removed);
         }
         self.by_ep.clear();
         for (_, mut listening) in self.listeners.drain() {
-            listening.waiting.wake(&mut self.leaving);
+            listening.waiting.wake(&mut self.removed);
         }
     }
 }

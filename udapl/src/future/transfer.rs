@@ -45,7 +45,7 @@ impl Flight {
     }
 
     /// Abandons the operation: its future was dropped.
-    fn leave(&self) {
+    fn abandon(&self) {
         if let Self::Posted(shared, op) = self {
             // Dropping a returned buffer puts it back in its pool.
             drop(shared.with(|core| core.abandon(*op)));
@@ -104,13 +104,13 @@ impl Future for InlineTransfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.abandon();
     }
 }
 
 impl Drop for InlineTransfer {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.abandon();
     }
 }
 

@@ -10,7 +10,7 @@ slotmap::new_key_type! {
 }
 
 /// A waker that was removed from the table, and is to be woken or dropped after the borrow of the table.
-pub(super) enum Leaving {
+pub(super) enum RemovedWaker {
     Woken(Waker),
     Dropped(Waker),
 }
@@ -21,30 +21,30 @@ pub(super) struct Waiting(SlotMap<Place, Waker>);
 
 impl Waiting {
     /// Registers a future's waker, or replaces it under its key.
-    pub(super) fn join(
+    pub(super) fn register(
         &mut self,
         place: &mut Option<Place>,
         waker: &Waker,
-        leaving: &mut Vec<Leaving>,
+        removed: &mut Vec<RemovedWaker>,
     ) {
         match place.and_then(|place| self.0.get_mut(place)) {
             None => *place = Some(self.0.insert(waker.clone())),
             Some(old) if old.will_wake(waker) => {}
             Some(old) => {
                 let before = std::mem::replace(old, waker.clone());
-                leaving.push(Leaving::Dropped(before));
+                removed.push(RemovedWaker::Dropped(before));
             }
         }
     }
 
     /// Removes a future's waker.
-    pub(super) fn leave(&mut self, place: Option<Place>, leaving: &mut Vec<Leaving>) {
+    pub(super) fn unregister(&mut self, place: Option<Place>, removed: &mut Vec<RemovedWaker>) {
         let waker = place.and_then(|place| self.0.remove(place));
-        leaving.extend(waker.map(Leaving::Dropped));
+        removed.extend(waker.map(RemovedWaker::Dropped));
     }
 
     /// Wakes all. A future whose condition still does not hold registers again.
-    pub(super) fn wake(&mut self, leaving: &mut Vec<Leaving>) {
-        leaving.extend(self.0.drain().map(|(_, waker)| Leaving::Woken(waker)));
+    pub(super) fn wake(&mut self, removed: &mut Vec<RemovedWaker>) {
+        removed.extend(self.0.drain().map(|(_, waker)| RemovedWaker::Woken(waker)));
     }
 }

@@ -14,7 +14,7 @@ use control::schema::Entry;
 use dat_core::DtoStatus;
 use dat_core::recorder::{Posted, Record, Recorded};
 use dat_mlx::InWords;
-use hw_mlx::recorder::{Recorded as OfFunction, Told};
+use hw_mlx::recorder::{Recorded as OfFunction, TimedRecord};
 use hw_sim::PortType;
 use hw_sim::pcap::{Capture, Remark};
 
@@ -168,7 +168,7 @@ fn of_instance(instance: u32, record: &Record) -> Entry {
     }
 }
 
-fn of_function(told: &Told) -> PacketBlock {
+fn of_function(told: &TimedRecord) -> PacketBlock {
     let says = InWords(&told.what).to_string();
     let kind = match &told.what {
         OfFunction::Datagram {

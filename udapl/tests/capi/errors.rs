@@ -18,7 +18,7 @@ use crate::support::{World, c, done, ok};
 const QUEUE_EMPTY: u32 = 0x800d_0000;
 
 /// Returns this thread's last error and its text.
-fn told() -> (u32, String) {
+fn last_error() -> (u32, String) {
     let (mut refused, mut text) = (u32::MAX, null::<c_char>());
     ok!(dat_last_error_text(&raw mut refused, &raw mut text));
     assert!(!text.is_null(), "there is always a text");
@@ -30,24 +30,24 @@ fn told() -> (u32, String) {
 #[test]
 fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
     thread::spawn(|| {
-        assert_eq!(told(), (0, String::new()), "nothing was refused yet");
+        assert_eq!(last_error(), (0, String::new()), "nothing was refused yet");
         ok!(dat_last_error_text(null_mut(), null_mut()));
         let world = World::new(false);
         let no_handle = 0_u64;
         let answer = dat_pz_free((&raw const no_handle).cast_mut().cast());
-        let (refused, text) = told();
+        let (refused, text) = last_error();
         assert_eq!(refused, answer);
         assert!(
             text.starts_with("DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_PZ (0x")
                 && text.contains(&format!("{answer:08x}")),
             "{text}"
         );
-        let other = thread::spawn(told).join().expect("it ends");
+        let other = thread::spawn(last_error).join().expect("it ends");
         assert_eq!(other, (0, String::new()), "another thread's are its own");
         // Freeing a PZ that has objects fails; `dat-core` has a text for this error.
         let answer = dat_pz_free(world.pz);
         assert_ne!(answer, 0);
-        let (refused, text) = told();
+        let (refused, text) = last_error();
         assert_eq!(refused, answer);
         assert!(text.contains("DAT_INVALID_STATE"), "{text}");
         // A successful call does not change the text.
@@ -57,12 +57,12 @@ fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
             null_mut(),
             null_mut()
         ));
-        assert_eq!(told(), (refused, text.clone()));
+        assert_eq!(last_error(), (refused, text.clone()));
         // An empty queue is no error, and does not change the text either.
         let mut event = MaybeUninit::<CEvent>::uninit();
         let empty = c!(dat_evd_dequeue(world.evd, event.as_mut_ptr()));
         assert_eq!(empty, QUEUE_EMPTY);
-        assert_eq!(told(), (refused, text));
+        assert_eq!(last_error(), (refused, text));
     })
     .join()
     .expect("it ends");
@@ -72,7 +72,7 @@ fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
 fn a_call_that_comes_too_early_is_told_what_comes_first() {
     let world = World::new(false);
     let text = |answer| {
-        let (refused, text) = told();
+        let (refused, text) = last_error();
         assert_eq!(refused, answer);
         text
     };
@@ -97,7 +97,7 @@ fn a_limit_that_is_exceeded_is_told_with_both_numbers() {
         1,
         &raw mut evd
     ));
-    let (refused, text) = told();
+    let (refused, text) = last_error();
     assert_eq!(refused, answer);
     assert!(
         text.contains("evd_min_qlen is beyond max_evd_qlen: 2147483647 asked for, "),
@@ -119,7 +119,7 @@ fn a_name_that_is_none_is_told_with_those_there_are() {
         0
     ));
     assert_ne!(answer, 0);
-    let (refused, text) = told();
+    let (refused, text) = last_error();
     assert_eq!(refused, answer);
     assert!(
         text.contains("sim:a,colour=red: \"colour\" is no option; there are address=IP"),
@@ -165,7 +165,7 @@ fn a_region_with_an_unmapped_page_is_refused_and_the_text_names_its_address() {
         (answer, lmr)
     };
     let (answer, lmr) = register(3 * PAGE);
-    let (refused, text) = told();
+    let (refused, text) = last_error();
     assert_eq!(refused, answer);
     assert_ne!(answer, 0);
     assert!(lmr.is_null(), "no object");

@@ -49,7 +49,7 @@ fn query(ep: DatHandle) -> CEpParam {
 }
 
 /// Returns the names and values of an endpoint's transport-specific attributes.
-fn told(ep: DatHandle) -> Vec<(String, String)> {
+fn attributes(ep: DatHandle) -> Vec<(String, String)> {
     let CEpAttr {
         ep_transport_specific: list,
         ep_transport_specific_count: count,
@@ -82,7 +82,7 @@ fn modify(ep: DatHandle, list: &mut [CNamedAttr], count: usize) -> u32 {
 #[test]
 fn settings_are_given_and_told_by_name_and_what_is_wrong_changes_nothing() {
     let world = World::new(false);
-    assert_eq!(told(world.ep), []);
+    assert_eq!(attributes(world.ep), []);
     let good = [
         ("dscp", "26"),
         ("flow_label", "7"),
@@ -91,7 +91,7 @@ fn settings_are_given_and_told_by_name_and_what_is_wrong_changes_nothing() {
     let settings = Settings::new(&good);
     assert_eq!(modify(world.ep, &mut settings.list(), 3), 0);
     let expected = good.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(told(world.ep), expected);
+    assert_eq!(attributes(world.ep), expected);
     for bad in [("dscp", "64"), ("colour", "blue"), ("dscp", ""), ("", "")] {
         let settings = Settings::new(&[("priority", "1"), bad]);
         assert_eq!(modify(world.ep, &mut settings.list(), 2), ARG3, "{bad:?}");
@@ -106,10 +106,10 @@ fn settings_are_given_and_told_by_name_and_what_is_wrong_changes_nothing() {
         ARG3,
         "never read"
     );
-    assert_eq!(told(world.ep), expected);
+    assert_eq!(attributes(world.ep), expected);
     assert_eq!(modify(world.ep, &mut [], 0), 0);
     assert_eq!(
-        told(world.ep),
+        attributes(world.ep),
         [],
         "those that are not named are the adapter's"
     );
@@ -131,7 +131,7 @@ fn an_endpoint_is_created_with_settings_or_not_at_all() {
     attr.ep_transport_specific_count = 1;
     let mut ep = null_mut();
     assert_eq!(create(&attr, &mut ep), 0);
-    assert_eq!(told(ep), [("priority".to_owned(), "5".to_owned())]);
+    assert_eq!(attributes(ep), [("priority".to_owned(), "5".to_owned())]);
     assert_eq!(dat_ep_free(ep), 0);
     let bad = Settings::new(&[("priority", "8")]);
     let mut list = bad.list();

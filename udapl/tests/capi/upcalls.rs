@@ -16,7 +16,7 @@ use udapl::capi::{
 use crate::support::{ABRUPT, World, c, done, fresh_name, ok, software};
 
 /// Report of an upcall: the handle of the EVD as a number, and the code that `dat_evd_dequeue` of this EVD returned.
-type Told = (usize, u32);
+type UpcallReport = (usize, u32);
 
 /// Agent of the CNOs: dequeues an event, which shows that an agent may call DAT, and reports the return code.
 ///
@@ -24,13 +24,13 @@ type Told = (usize, u32);
 /// `instance_data` points to a sender.
 unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
     // SAFETY: the tests pass a sender that outlives the agent.
-    let told = unsafe { &*instance_data.cast::<Sender<Told>>() };
+    let told = unsafe { &*instance_data.cast::<Sender<UpcallReport>>() };
     let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
     let answer = c!(dat_evd_dequeue(evd, event.as_mut_ptr()));
     told.send((evd.addr(), answer)).expect("the test listens");
 }
 
-fn agent_for(told: &Sender<Told>) -> CAgent {
+fn agent_for(told: &Sender<UpcallReport>) -> CAgent {
     CAgent {
         instance_data: std::ptr::from_ref(told).cast_mut().cast(),
         proxy_agent_func: Some(agent),

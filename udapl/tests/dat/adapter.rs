@@ -248,9 +248,9 @@ fn who_waits_while_another_adapter_closes_is_not_disturbed_and_peers_are_told() 
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closed");
     let mut wait = Some(wait);
     let event = loop {
-        match b.ia.evd_wait_look(wait.take().expect("pending")) {
-            Ok(udapl::wait::EvdLook::Ready(event, _)) => break event,
-            Ok(udapl::wait::EvdLook::Pending(again, _)) => wait = Some(again),
+        match b.ia.evd_wait_check(wait.take().expect("pending")) {
+            Ok(udapl::wait::EvdWaitStatus::Ready(event, _)) => break event,
+            Ok(udapl::wait::EvdWaitStatus::Pending(again, _)) => wait = Some(again),
             Err(error) => panic!("{error:?}"),
         }
         b.ia.progress();

@@ -1,6 +1,6 @@
 //! Consumer notification objects: triggers, waiters, agents.
 //!
-//! For a wait with concurrent calls, the tests call its steps (`cno_wait_begin`, `cno_wait_look`), as a facade does
+//! For a wait with concurrent calls, the tests call its steps (`cno_wait_begin`, `cno_wait_check`), as a facade does
 //! that shares an adapter between threads.
 
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +10,7 @@ use driver::Interrupt;
 use udapl::endpoint::EpAttr;
 use udapl::error::{ReturnType, Subtype};
 use udapl::event::SoftwareEvent;
-use udapl::wait::{Agent, CnoHandle, CnoLook, EvdLook};
+use udapl::wait::{Agent, CnoHandle, CnoWaitStatus, EvdWaitStatus};
 use udapl::{CloseFlags, CompletionFlags, DtoCookie, EpEvds, EvdFlags, EvdHandle, Timeout};
 
 use crate::support::connecting::EMPTY;
@@ -281,12 +281,12 @@ fn while_somebody_is_blocked_on_an_evd_its_cno_is_left_alone() {
     let ia = &mut pair.sides[A].ia;
     let wait = ia.evd_wait_begin(evd, FOREVER, 2).expect("waitable");
     ia.evd_post_se(evd, SoftwareEvent(1)).expect("room");
-    let EvdLook::Pending(wait, _) = ia.evd_wait_look(wait).expect("not over") else {
+    let EvdWaitStatus::Pending(wait, _) = ia.evd_wait_check(wait).expect("not over") else {
         panic!("one is not two")
     };
     refused(ia.cno_wait(cno, NOW), ReturnType::QueueEmpty);
     ia.evd_post_se(evd, SoftwareEvent(2)).expect("room");
-    let EvdLook::Ready(event, nmore) = ia.evd_wait_look(wait).expect("over") else {
+    let EvdWaitStatus::Ready(event, nmore) = ia.evd_wait_check(wait).expect("over") else {
         panic!("two are there")
     };
     assert_eq!((event, nmore), (se(1), 1));
@@ -312,11 +312,11 @@ fn one_trigger_releases_one_waiter_and_an_interrupted_one_leaves_it_alone() {
     ia.evd_post_se(evd, SoftwareEvent(1)).expect("room");
     let error = ia.cno_wait_cancel(one);
     assert_eq!(error.return_type(), ReturnType::InterruptedCall);
-    let CnoLook::Woken(woken) = ia.cno_wait_look(two).expect("over") else {
+    let CnoWaitStatus::Woken(woken) = ia.cno_wait_check(two).expect("over") else {
         panic!("triggered")
     };
     assert_eq!(woken, Some(evd));
-    let CnoLook::Pending(three, _) = ia.cno_wait_look(three).expect("not over") else {
+    let CnoWaitStatus::Pending(three, _) = ia.cno_wait_check(three).expect("not over") else {
         panic!("the trigger was taken")
     };
     ia.evd_modify_cno(evd, None).expect("exists");
@@ -335,7 +335,7 @@ fn an_event_posted_and_its_evd_detached_free_a_waiter() {
     let ia = &mut pair.sides[A].ia;
     let cno = ia.cno_create(None).expect("a CNO");
     let wait = ia.cno_wait_begin(cno, FOREVER).expect("exists");
-    let CnoLook::Pending(wait, _) = ia.cno_wait_look(wait).expect("not over") else {
+    let CnoWaitStatus::Pending(wait, _) = ia.cno_wait_check(wait).expect("not over") else {
         panic!("nothing has come")
     };
     let evd = ia
@@ -344,8 +344,8 @@ fn an_event_posted_and_its_evd_detached_free_a_waiter() {
     ia.evd_post_se(evd, SoftwareEvent(1)).expect("room");
     ia.evd_modify_cno(evd, None).expect("exists");
     assert!(matches!(
-        ia.cno_wait_look(wait),
-        Ok(CnoLook::Woken(Some(woken))) if woken == evd
+        ia.cno_wait_check(wait),
+        Ok(CnoWaitStatus::Woken(Some(woken))) if woken == evd
     ));
     ia.cno_free(cno).expect("nobody waits");
 }
@@ -364,14 +364,17 @@ fn when_the_last_evd_is_freed_everybody_is_sent_home_without_one() {
     let waits = [(); 2].map(|()| ia.cno_wait_begin(cno, FOREVER).expect("exists"));
     ia.evd_free(one).expect("unused");
     assert!(hears.try_recv().is_err(), "one EVD is left");
-    let waits = waits.map(|wait| match ia.cno_wait_look(wait).expect("not over") {
-        CnoLook::Pending(wait, _) => wait,
-        CnoLook::Woken(evd) => panic!("{evd:?}"),
+    let waits = waits.map(|wait| match ia.cno_wait_check(wait).expect("not over") {
+        CnoWaitStatus::Pending(wait, _) => wait,
+        CnoWaitStatus::Woken(evd) => panic!("{evd:?}"),
     });
     ia.evd_free(two).expect("unused");
     assert_eq!(hears.try_recv(), Ok(None));
     for wait in waits {
-        assert!(matches!(ia.cno_wait_look(wait), Ok(CnoLook::Woken(None))));
+        assert!(matches!(
+            ia.cno_wait_check(wait),
+            Ok(CnoWaitStatus::Woken(None))
+        ));
     }
     refused(ia.cno_wait(cno, NOW), ReturnType::QueueEmpty);
     assert!(!ia.cno_query(cno).expect("exists").has_agent);

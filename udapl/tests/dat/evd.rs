@@ -2,7 +2,7 @@
 //!
 //! `flags.rs` tests the effect of each completion flag on a waiter.
 
-use dat_core::Look;
+use dat_core::FastPoll;
 use hw_sim::Fault;
 use udapl::endpoint::{EpChange, EpState};
 use udapl::error::{ReturnType, Subtype};
@@ -467,7 +467,7 @@ fn who_never_finds_a_queue_empty_still_connects() {
             // Eight completions stay in the EVD, so that it is never empty.
             for _ in 0..if taken == 0 { 0 } else { 8 } {
                 let ia = &mut pair.sides[A].ia;
-                if !(by_name && ia.evd_look(evd, |_, _, _| ()) == Look::Taken(())) {
+                if !(by_name && ia.evd_poll_fast(evd, |_, _, _| ()) == FastPoll::Taken(())) {
                     let event = ia.evd_dequeue(evd).expect("there are more");
                     assert!(matches!(event, Some(Event::Dto(_))), "{event:?}");
                 }
@@ -499,7 +499,7 @@ fn who_only_looks_at_an_empty_queue_still_connects() {
         let mut looks = 0;
         while pair.state_of(A, ours) != EpState::Connected {
             let ia = &mut pair.sides[A].ia;
-            if !(by_name && ia.evd_look(evd, |_, _, _| ()) == Look::Empty) {
+            if !(by_name && ia.evd_poll_fast(evd, |_, _, _| ()) == FastPoll::Empty) {
                 assert_eq!(ia.evd_dequeue(evd), Ok(None), "nothing was posted");
             }
             looks += 1;

@@ -1,5 +1,5 @@
 //! Calls on EVDs: length, modes, software events, free. For a wait with concurrent calls, the tests call its steps
-//! (`evd_wait_begin`, `evd_wait_look`), as a facade does through which several threads use one adapter.
+//! (`evd_wait_begin`, `evd_wait_check`), as a facade does through which several threads use one adapter.
 //!
 //! `evd.rs` tests plain waits, `evd_overflow.rs` full EVDs, `cno.rs` CNOs.
 
@@ -8,7 +8,7 @@ use mlx_prm::Opcode;
 use udapl::endpoint::EpChange;
 use udapl::error::{ReturnType, Subtype};
 use udapl::event::SoftwareEvent;
-use udapl::wait::{EvdLook, EvdState, EvdWait};
+use udapl::wait::{EvdState, EvdWait, EvdWaitStatus};
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdFlags, EvdHandle, Event, Timeout};
 
 use crate::support::connecting::EMPTY;
@@ -35,9 +35,9 @@ fn blocked(pair: &mut Pair, evd: EvdHandle, threshold: u32) -> EvdWait {
     let wait = ia
         .evd_wait_begin(evd, FOREVER, threshold)
         .expect("waitable");
-    match ia.evd_wait_look(wait).expect("not over") {
-        EvdLook::Pending(wait, _) => wait,
-        EvdLook::Ready(event, _) => panic!("{event:?}"),
+    match ia.evd_wait_check(wait).expect("not over") {
+        EvdWaitStatus::Pending(wait, _) => wait,
+        EvdWaitStatus::Ready(event, _) => panic!("{event:?}"),
     }
 }
 
@@ -181,7 +181,7 @@ fn an_unwaitable_evd_sends_its_waiter_away_and_works_otherwise() {
     // The wait ends with the error even though the EVD is waitable again and has an event.
     ia.evd_clear_unwaitable(evd).expect("exists");
     ia.evd_post_se(evd, SoftwareEvent(1)).expect("room");
-    let error = ia.evd_wait_look(wait).expect_err("sent away").error;
+    let error = ia.evd_wait_check(wait).expect_err("sent away").error;
     assert_eq!(
         (error.return_type(), error.subtype()),
         (ReturnType::InvalidState, Subtype::StateEvdUnwaitable)
@@ -226,8 +226,8 @@ fn the_two_axes_of_the_state_turn_apart_and_waiters_care_for_one_of_them_only() 
     );
     let wait = blocked(&mut pair, evd, 1);
     pair.post_se(evd, [1]);
-    let look = pair.sides[A].ia.evd_wait_look(wait);
-    assert!(matches!(look, Ok(EvdLook::Ready(event, 0)) if event == se(1)));
+    let look = pair.sides[A].ia.evd_wait_check(wait);
+    assert!(matches!(look, Ok(EvdWaitStatus::Ready(event, 0)) if event == se(1)));
     pair.sides[A].ia.evd_enable(evd).expect("exists");
     assert!(state(&pair, evd).contains(EvdState::ENABLED));
 }
@@ -257,8 +257,8 @@ fn an_evd_belongs_to_the_one_who_waits() {
             );
         }
         ia.evd_post_se(evd, SoftwareEvent(8)).expect("room");
-        let look = ia.evd_wait_look(wait);
-        assert!(matches!(look, Ok(EvdLook::Ready(event, 1)) if event == se(7)));
+        let look = ia.evd_wait_check(wait);
+        assert!(matches!(look, Ok(EvdWaitStatus::Ready(event, 1)) if event == se(7)));
         assert_eq!(ia.evd_dequeue(evd), Ok(Some(se(8))));
     }
 }
@@ -278,8 +278,8 @@ fn completions_too_are_the_waiters() {
     let error = refused(pair.sides[A].ia.evd_dequeue(evd), ReturnType::InvalidState);
     assert_eq!(error.subtype(), Subtype::StateEvdWaiter);
     pair.post_send(A, EMPTY, 2, NONE).expect("posted");
-    let look = pair.sides[A].ia.evd_wait_look(wait);
-    let Ok(EvdLook::Ready(Event::Dto(done), 1)) = look else {
+    let look = pair.sides[A].ia.evd_wait_check(wait);
+    let Ok(EvdWaitStatus::Ready(Event::Dto(done), 1)) = look else {
         panic!("{look:?}")
     };
     assert_eq!((done.cookie.0, pair.wait_request(A).cookie.0), (1, 2));
@@ -367,7 +367,7 @@ fn a_dead_device_ends_a_wait_that_nothing_can_satisfy() {
     pair.run_for(3_000);
     let error = pair.sides[A]
         .ia
-        .evd_wait_look(wait)
+        .evd_wait_check(wait)
         .expect_err("nothing can come");
     assert_eq!(error.error.return_type(), ReturnType::Abort);
 }
@@ -397,8 +397,8 @@ fn software_events_come_back_as_they_were_posted_until_the_queue_is_full() {
     let wait = blocked(&mut pair, evd, 1);
     pair.post_se(evd, [5]);
     assert!(matches!(
-        pair.sides[A].ia.evd_wait_look(wait),
-        Ok(EvdLook::Ready(event, 0)) if event == se(5)
+        pair.sides[A].ia.evd_wait_check(wait),
+        Ok(EvdWaitStatus::Ready(event, 0)) if event == se(5)
     ));
     let other = pair.evd(3, EvdFlags::DEFAULT);
     let error = refused(
@@ -521,8 +521,8 @@ fn a_completion_queue_takes_another_length_again_and_again_and_no_completion_is_
     pair.receive(B, posted);
     pair.post_send(A, EMPTY, posted, NONE).expect("posted");
     assert!(matches!(
-        pair.sides[A].ia.evd_wait_look(wait),
-        Ok(EvdLook::Ready(Event::Dto(done), 0)) if done.cookie.0 == posted
+        pair.sides[A].ia.evd_wait_check(wait),
+        Ok(EvdWaitStatus::Ready(Event::Dto(done), 0)) if done.cookie.0 == posted
     ));
     pair.assert_no_complaints();
 }

@@ -59,7 +59,7 @@ fn a_connection_event_that_does_not_fit_is_lost_and_the_asynchronous_evd_says_wh
         .collect();
     for &ep in &eps {
         pair.start(A, ep, ConnQual(7), LONG, b"").expect("starts");
-        let mut turns = pair.fabric.turns(10_000);
+        let mut turns = pair.fabric.iterations(10_000);
         while pair.state_of(A, ep) != EpState::Disconnected {
             assert!(turns.next(), "{:?}", pair.state_of(A, ep));
             pair.pump();

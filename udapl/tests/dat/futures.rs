@@ -17,7 +17,7 @@ use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
 use udapl::connection::EndCause;
 use udapl::fabric::Fabric;
-use udapl::future::{Buffer, Driver, Endpoint, Error, Listener, Pool, Transfer, Turn};
+use udapl::future::{Buffer, Driver, Endpoint, Error, Listener, Pool, Progress, Transfer};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
     EpEvds, EvdFlags, MemPrivFlags, Qos, Timeout,
@@ -90,19 +90,19 @@ impl Both {
     }
 
     /// Runs one turn of each driver. If neither driver took an event, advances time by 0.1 ms.
-    fn turn(&mut self) {
+    fn run_once(&mut self) {
         let mut idle = true;
         for driver in &mut self.drivers {
-            idle &= driver.turn().expect("the device lives") != Turn::Taken;
+            idle &= driver.run_once().expect("the device lives") != Progress::Taken;
         }
         if idle {
             self.fabric.sim.advance(Duration::from_micros(100));
         }
     }
 
-    fn turns(&mut self, count: usize) {
+    fn run_times(&mut self, count: usize) {
         for _ in 0..count {
-            self.turn();
+            self.run_once();
         }
     }
 
@@ -117,7 +117,7 @@ impl Both {
             {
                 return output;
             }
-            self.turn();
+            self.run_once();
         }
         panic!("the future is not ready after a minute");
     }
@@ -238,7 +238,7 @@ fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     let mut hears = b.recv(pool.take().expect("a buffer"));
     assert!(polled(&mut hears).is_pending());
     drop(hears);
-    both_sides.turns(10);
+    both_sides.run_times(10);
 
     // The program uses all other buffers meanwhile.
     let mine = filled(&pool, &[0xa5; BYTES as usize]);
@@ -249,7 +249,7 @@ fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     let (sent, _) = both_sides.run(sends);
     assert!(matches!(sent, Ok(256)), "{sent:?}");
 
-    both_sides.turns(10);
+    both_sides.run_times(10);
     let back = pool.take().expect("the card is done with it");
     assert_eq!(
         back.to_vec(),
@@ -269,9 +269,9 @@ fn a_dropped_read_keeps_its_buffer_until_the_answer_has_come() {
     let source = filled(&theirs, &[0x77; BYTES as usize]);
     both_sides.set_delay(Duration::from_millis(5));
     drop(a.read(pool.take().expect("a buffer"), source.remote()));
-    both_sides.turns(60);
+    both_sides.run_times(60);
     assert!(pool.take().is_none(), "the answer is on its way");
-    both_sides.turns(200);
+    both_sides.run_times(200);
     let back = pool.take().expect("the answer has come");
     assert_eq!(back.to_vec(), [0x77; BYTES as usize]);
 }
@@ -544,7 +544,7 @@ fn a_request_that_nobody_takes_is_rejected_and_so_is_one_that_is_dropped() {
     };
     assert!(rejected(&refused), "{refused:?}");
     let connecting = second.connect(address, SERVICE, LONG, b"");
-    both_sides.turns(10);
+    both_sides.run_times(10);
     drop(listener);
     let refused = both_sides.run(connecting);
     assert!(rejected(&refused), "{refused:?}");
@@ -631,10 +631,10 @@ fn a_region_ends_with_the_last_of_its_buffers() {
         .iter()
         .map(|buffer| buffer.remote().rmr_context)
         .collect();
-    both_sides.turns(2);
+    both_sides.run_times(2);
     let target = kept.remove(0);
     drop(kept);
-    both_sides.turns(2);
+    both_sides.run_times(2);
     let [_a, b] = both_sides.connected();
     // The LMR of `target` still exists. The other LMRs are freed.
     let from = both_sides.pool(B, 1);
@@ -717,14 +717,14 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
         let request = listener.next().await?;
         request.accept(&endpoint, b"").await
     });
-    let mut turn = |driver: &mut Driver| {
-        let _woken = driver.turn().expect("the device lives");
+    let mut run_once = |driver: &mut Driver| {
+        let _woken = driver.run_once().expect("the device lives");
         fabric.sim.advance(Duration::from_micros(100));
         ia.evd_dequeue(evd).expect("an EVD")
     };
     let mut accepted = false;
     while !accepted {
-        turn(&mut driver);
+        run_once(&mut driver);
         accepted = accepts.as_mut().poll(&mut cx).is_ready();
     }
     drop(accepts);
@@ -739,7 +739,7 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     let mut hears = pin!(endpoint.recv(had_the_secret));
     assert!(hears.as_mut().poll(&mut cx).is_pending());
     for _ in 0..10 {
-        turn(&mut driver);
+        run_once(&mut driver);
     }
     ia.ep_post_rdma_write_immediate(
         ep,
@@ -751,7 +751,7 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     )
     .expect("posted");
     let heard = (0..1000).find_map(|_| {
-        let _woken = driver.turn().expect("the device lives");
+        let _woken = driver.run_once().expect("the device lives");
         fabric.sim.advance(Duration::from_micros(100));
         match hears.as_mut().poll(&mut cx) {
             Poll::Ready(heard) => Some(heard),

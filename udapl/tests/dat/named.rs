@@ -1,7 +1,7 @@
 //! Completions of named endpoints (`ep_set_name`), over the simulated device: completions that a facade gets on the
-//! short path (`evd_look`), and completions that it does not get there.
+//! short path (`evd_poll_fast`), and completions that it does not get there.
 
-use dat_core::Look;
+use dat_core::FastPoll;
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event};
 
 use crate::support::{A, B, NONE, Pair, PairConfig, Side};
@@ -10,13 +10,13 @@ const NAME: u64 = 1 << 63 | 5;
 
 /// Takes a completion on the short path. Returns the endpoint's name, the cookie, the number of bytes, and true for a
 /// request.
-fn told(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, bool)> {
+fn take_plain(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, bool)> {
     let Side { ia, ep: named, .. } = &mut pair.sides[side];
-    let look = ia.evd_look(evd, |ep, name, done| {
+    let polled = ia.evd_poll_fast(evd, |ep, name, done| {
         assert_eq!(ep, *named);
         (name, done.cookie, done.bytes, done.request)
     });
-    if let Look::Taken(seen) = look {
+    if let FastPoll::Taken(seen) = polled {
         Some(seen)
     } else {
         None
@@ -57,10 +57,10 @@ fn completions_are_told_with_the_name_of_their_endpoint_in_their_order() {
     let mut pair = named(&PairConfig::default());
     sends(&mut pair, 3);
     let (request, recv) = (pair.sides[A].request, pair.sides[B].recv);
-    let requests = [(); 4].map(|()| told(&mut pair, A, request));
+    let requests = [(); 4].map(|()| take_plain(&mut pair, A, request));
     let [first, second, third] = [10, 11, 12].map(|cookie| Some((NAME, cookie, 64, true)));
     assert_eq!(requests, [first, second, third, None]);
-    let recvs = [(); 4].map(|()| told(&mut pair, B, recv));
+    let recvs = [(); 4].map(|()| take_plain(&mut pair, B, recv));
     let [first, second, third] = [20, 21, 22].map(|cookie| Some((NAME + 1, cookie, 64, false)));
     assert_eq!(recvs, [first, second, third, None]);
     pair.assert_no_complaints();
@@ -76,7 +76,7 @@ fn an_endpoint_without_a_name_is_told_as_0() {
         pair.pump();
     }
     let request = pair.sides[A].request;
-    assert_eq!(told(&mut pair, A, request), Some((0, 1, 64, true)));
+    assert_eq!(take_plain(&mut pair, A, request), Some((0, 1, 64, true)));
 }
 
 #[test]
@@ -93,11 +93,14 @@ fn a_completion_behind_suppressed_requests_is_left_to_the_call_that_looks_for_it
         pair.pump();
     }
     let request = pair.sides[A].request;
-    assert_eq!(told(&mut pair, A, request), None);
+    assert_eq!(take_plain(&mut pair, A, request), None);
     let done = pair.wait_request(A);
     assert_eq!((done.cookie.0, done.status), (2, DtoStatus::Success));
     sends(&mut pair, 1);
-    assert_eq!(told(&mut pair, A, request), Some((NAME, 10, 64, true)));
+    assert_eq!(
+        take_plain(&mut pair, A, request),
+        Some((NAME, 10, 64, true))
+    );
 }
 
 #[test]
@@ -117,9 +120,9 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
         pair.pump();
     }
     let (request, recv) = (pair.sides[A].request, pair.sides[B].recv);
-    assert_eq!(told(&mut pair, B, recv), None);
+    assert_eq!(take_plain(&mut pair, B, recv), None);
     assert_eq!(pair.wait_recv(B).cookie, DtoCookie(3));
-    assert_eq!(told(&mut pair, A, request), Some((NAME, 4, 64, true)));
+    assert_eq!(take_plain(&mut pair, A, request), Some((NAME, 4, 64, true)));
 
     // A disconnect moves the completions into the software queue, before the DISCONNECTED event.
     pair.post_send(A, &[from.all()], 5, NONE).expect("posted");
@@ -131,6 +134,6 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
     for _ in 0..100 {
         pair.pump();
     }
-    assert_eq!(told(&mut pair, A, request), None);
+    assert_eq!(take_plain(&mut pair, A, request), None);
     assert!(matches!(pair.wait_event(A, request), Event::Dto(done) if done.cookie.0 == 5));
 }

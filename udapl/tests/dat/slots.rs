@@ -80,7 +80,7 @@ fn a_consumer_that_waits_in_vain_sleeps() {
     /// Time of the wait in seconds.
     const WAIT: u32 = 5;
     /// Maximum number of sleeps: far more than the health polling needs, far fewer than busy polling.
-    const LOOKS: u64 = 10 * WAIT as u64;
+    const WAITS: u64 = 10 * WAIT as u64;
     let Some([name, _]) = functions() else {
         return;
     };
@@ -95,7 +95,7 @@ fn a_consumer_that_waits_in_vain_sleeps() {
     let (used, slept) = (ticks() - before, sleeps() - slept);
     assert_eq!(nothing.error.return_type(), ReturnType::TimeoutExpired);
     assert!(
-        (1..=LOOKS).contains(&slept),
+        (1..=WAITS).contains(&slept),
         "it woke {slept} times in {WAIT} seconds"
     );
     println!(

@@ -39,7 +39,7 @@ fn connect(pair: &mut Pair, to: IpAddr, qos: Qos) {
 }
 
 /// Returns DSCP, priority, flow label and hop limit that the driver configured in a side's queue pair.
-fn told(pair: &mut Pair, side: usize) -> [u32; 4] {
+fn configured_path(pair: &mut Pair, side: usize) -> [u32; 4] {
     let (_, context) = pair.connected_qp(side);
     let path = context.primary_address_path();
     [
@@ -86,8 +86,8 @@ fn a_connection_has_the_settings_of_its_endpoint_and_the_peer_does_the_same() {
     };
     set(&mut pair, A, transport);
     connect(&mut pair, Fabric::ipv4(B), Qos::BEST_EFFORT);
-    assert_eq!(told(&mut pair, A), [26, 5, 0x1_2345, 9]);
-    let [dscp, priority, label, _] = told(&mut pair, B);
+    assert_eq!(configured_path(&mut pair, A), [26, 5, 0x1_2345, 9]);
+    let [dscp, priority, label, _] = configured_path(&mut pair, B);
     assert_eq!([dscp, priority, label], [26, 5, 0x1_2345]);
     for side in [A, B] {
         let (_, context) = pair.connected_qp(side);
@@ -114,9 +114,9 @@ fn who_accepts_may_have_settings_of_his_own() {
     set(&mut pair, A, asked);
     set(&mut pair, B, own);
     connect(&mut pair, Fabric::ipv4(B), Qos::BEST_EFFORT);
-    let [dscp, priority, ..] = told(&mut pair, A);
+    let [dscp, priority, ..] = configured_path(&mut pair, A);
     assert_eq!([dscp, priority], [10, 3]);
-    let [dscp, priority, ..] = told(&mut pair, B);
+    let [dscp, priority, ..] = configured_path(&mut pair, B);
     assert_eq!([dscp, priority], [48, 6]);
     let (_, context) = pair.connected_qp(B);
     assert_eq!(context.min_rnr_nak(), 20);
@@ -135,7 +135,7 @@ fn a_quality_of_service_is_a_code_point_and_a_priority() {
     ] {
         let mut pair = Pair::unconnected(&tagged());
         connect(&mut pair, Fabric::ipv4(B), qos);
-        let path = told(&mut pair, A);
+        let path = configured_path(&mut pair, A);
         assert_eq!(path[..2], [dscp, priority], "{qos:?}");
         pair.assert_no_complaints();
     }

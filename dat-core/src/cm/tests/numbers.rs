@@ -148,7 +148,7 @@ fn treatment(message: &str, field: &str) -> Treatment {
 }
 
 /// Returns the values in an event that come from a single field each, with the name of that field.
-fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
+fn values_reported(event: &CmEvent) -> Vec<(&'static str, u64)> {
     let data = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum + u64::from(*byte));
     match event {
         CmEvent::Request { conn: _, request } => {
@@ -233,7 +233,10 @@ fn judge(message: &str, field: &str, value: u64, usual: &CmEvent, event: Option<
         );
         return;
     };
-    for ((name, was), (_, is)) in told(usual).into_iter().zip(told(event)) {
+    for ((name, was), (_, is)) in values_reported(usual)
+        .into_iter()
+        .zip(values_reported(event))
+    {
         let what = format!("{message} {field} {value:#x}: {name} {is:#x}");
         if name != field {
             assert_eq!(is, was, "{what}");

@@ -126,7 +126,7 @@ impl<P: Provider> Ia<P> {
             .collect();
         for key in concerned {
             self.drain_queues_of(key);
-            self.settle_effects();
+            self.apply_effects();
             self.set_end_cause(key, EndCause::AddressRemoved);
             self.connection_failed(key);
         }

@@ -154,7 +154,7 @@ impl<P: Provider> Ia<P> {
         }
         let _span = tracing::info_span!("close", instance = self.id).entered();
         self.free_all_objects();
-        self.leave();
+        self.remove_from_adapter();
         // PANIC: only this statement and `drop` take the provider.
         Ok(self.provider.take().expect("an IA that is open"))
     }
@@ -168,9 +168,11 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Removes this instance from the adapter. It is called once per instance.
-    pub(in crate::ia) fn leave(&mut self) {
+    pub(in crate::ia) fn remove_from_adapter(&mut self) {
         let now = self.provider.now();
-        self.adapter.lock().leave(self.instance_index, now);
+        self.adapter
+            .lock()
+            .remove_instance(self.instance_index, now);
         self.transmit();
     }
 
@@ -231,7 +233,7 @@ impl<P: Provider> Ia<P> {
                 self.end_or_stop_device("ending a PZ", |ia| ia.remove_pz(key));
             }
         }
-        self.settle_effects();
+        self.apply_effects();
         // This sends messages to the peers. No call waits for their answers.
         self.transmit();
     }
@@ -265,7 +267,7 @@ impl<P: Provider> Drop for Ia<P> {
                 );
                 self.abandon();
             }
-            self.leave();
+            self.remove_from_adapter();
         }
         drop(self.provider.take());
     }

@@ -31,7 +31,7 @@ pub struct CnoParam {
     pub has_agent: bool,
 }
 
-/// A wait that has begun ([`Ia::cno_wait_begin`]) and is not over. Pass it to [`Ia::cno_wait_look`] until the wait is
+/// A wait that has begun ([`Ia::cno_wait_begin`]) and is not over. Pass it to [`Ia::cno_wait_check`] until the wait is
 /// over, or to [`Ia::cno_wait_cancel`]. If it is dropped instead, the CNO keeps a waiter and cannot be freed.
 #[must_use]
 #[derive(Debug)]
@@ -44,9 +44,9 @@ pub struct CnoWait {
     slept: bool,
 }
 
-/// Result of [`Ia::cno_wait_look`].
+/// Result of [`Ia::cno_wait_check`].
 #[derive(Debug)]
-pub enum CnoLook {
+pub enum CnoWaitStatus {
     /// The wait is over. Holds the EVD that triggered the CNO, or another of its EVDs if that one was freed. `None` if
     /// that EVD was freed and the CNO has no other.
     Woken(Option<EvdHandle>),
@@ -108,9 +108,9 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<Option<EvdHandle>> {
         let mut wait = self.cno_wait_begin(cno, timeout)?;
         loop {
-            match self.cno_wait_look(wait)? {
-                CnoLook::Woken(evd) => return Ok(evd),
-                CnoLook::Pending(again, until) => {
+            match self.cno_wait_check(wait)? {
+                CnoWaitStatus::Woken(evd) => return Ok(evd),
+                CnoWaitStatus::Pending(again, until) => {
                     wait = again;
                     if let Err(error) = self.provider.wait(until) {
                         self.device_died(&error);
@@ -120,7 +120,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Begins a wait that [`Ia::cno_wait_look`] continues, for programs that sleep by other means.
+    /// Begins a wait that [`Ia::cno_wait_check`] continues, for programs that sleep by other means.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -151,7 +151,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// The errors of [`Ia::cno_wait`]; the wait is over after an error.
-    pub fn cno_wait_look(&mut self, mut wait: CnoWait) -> DatResult<CnoLook> {
+    pub fn cno_wait_check(&mut self, mut wait: CnoWait) -> DatResult<CnoWaitStatus> {
         // The handle is still valid, because a CNO with a waiter cannot be freed.
         let key = self.cno_key(wait.cno)?;
         let slept = core::mem::replace(&mut wait.slept, true);
@@ -168,7 +168,7 @@ impl<P: Provider> Ia<P> {
         if !self.over(key, &wait) {
             // EVDs of pending drains were armed when they were last polled.
             self.arm_feeders();
-            self.settle_effects();
+            self.apply_effects();
             self.arm_evds_of(key);
             let own = self.cnos[key].unarmed.len();
             quiet = own + self.draining.unarmed() + self.feeding.unarmed() == 0;
@@ -182,7 +182,7 @@ impl<P: Provider> Ia<P> {
             if slept && let Some(evd) = evd.and_then(|evd| self.evds.get_mut(evd)) {
                 evd.wakeups += 1;
             }
-            return Ok(CnoLook::Woken(evd.map(|evd| self.evd_handle(evd))));
+            return Ok(CnoWaitStatus::Woken(evd.map(|evd| self.evd_handle(evd))));
         }
         let now = self.provider.now();
         if self.health.is_dead() || wait.deadline.is_some_and(|deadline| now >= deadline) {
@@ -194,7 +194,7 @@ impl<P: Provider> Ia<P> {
             });
         }
         let until = self.sleep_deadline(now, quiet, wait.deadline);
-        Ok(CnoLook::Pending(wait, until))
+        Ok(CnoWaitStatus::Pending(wait, until))
     }
 
     /// Ends a wait whose caller was interrupted. Returns DAT_INTERRUPTED_CALL, the error that `cno_wait` should return.
@@ -290,7 +290,7 @@ impl<P: Provider> Ia<P> {
         }
         // Some of the EVDs may receive connection events, which errors on feeders cause.
         self.poll_feeders();
-        self.settle_effects();
+        self.apply_effects();
         for _ in 0..self
             .cnos
             .get(key)

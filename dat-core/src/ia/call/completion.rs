@@ -1,8 +1,8 @@
 //! Effects of a completion beyond its event.
 //!
 //! A completion queue serves many endpoints. An entry can end the connection of its endpoint. That drains completion
-//! queues, which may hold an entry that ends the next connection. To avoid recursion, an entry is only *settled* when
-//! it is polled: it is converted to an event, and its effects are recorded. [`Ia::settle_effects`] carries out these
+//! queues, which may hold an entry that ends the next connection. To avoid recursion, an entry is only *processed* when
+//! it is polled: it is converted to an event, and its effects are recorded. [`Ia::apply_effects`] carries out these
 //! effects, in a loop, at the end of every call that polls.
 //!
 //! One effect cannot wait: a message that arrives before the handshake is complete proves that the peer considers the
@@ -20,7 +20,7 @@ use crate::provider::{
 use crate::types::{DtoCookie, DtoStatus};
 
 /// A completion that is ready to be queued on an EVD.
-pub(crate) struct Settled {
+pub(crate) struct ProcessedCompletion {
     /// The event, of a DTO or of a bind.
     event: Event,
     notify: bool,
@@ -30,22 +30,22 @@ pub(crate) struct Settled {
 impl<P: Provider> Ia<P> {
     /// Converts a completion queue entry to a completion, and records its effects on the endpoint. Returns `None` if
     /// the entry makes no event.
-    pub(in crate::ia) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
+    pub(in crate::ia) fn process_entry(&mut self, entry: &Entry<P>) -> Option<ProcessedCompletion> {
         let (key, ep) = self.eps.at_mut(entry.owner())?;
         let completion = match ep.srq {
             Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
             _ => ep.qp.get_mut()?.complete(entry),
         };
-        self.settle_completion(key, entry.is_request(), completion)
+        self.process_completion(key, entry.is_request(), completion)
     }
 
-    /// Does the part of `settle` that follows after the provider has read the entry.
-    pub(in crate::ia) fn settle_completion(
+    /// Does the part of `process_entry` that follows after the provider has read the entry.
+    pub(in crate::ia) fn process_completion(
         &mut self,
         key: EpKey,
         request: bool,
         completion: Option<Completion>,
-    ) -> Option<Settled> {
+    ) -> Option<ProcessedCompletion> {
         let ep = self.eps.get_mut(key)?;
         if request && ep.hot.state == EpState::DisconnectPending {
             self.effects.push_back(Effect::Progressed(key));
@@ -117,7 +117,7 @@ impl<P: Provider> Ia<P> {
         let ep = self.eps.get(key)?;
         let by_choice =
             !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
-        Some(Settled {
+        Some(ProcessedCompletion {
             event,
             notify: by_choice || done.status != DtoStatus::Success,
             srq: if done.request { None } else { ep.srq },
@@ -125,16 +125,16 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Adds a completion to the EVD's software queue.
-    pub(in crate::ia) fn queue_settled(&mut self, evd: EvdKey, settled: Settled) {
-        if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
+    pub(in crate::ia) fn queue_processed(&mut self, evd: EvdKey, processed: ProcessedCompletion) {
+        if let Some(srq) = processed.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.taken_early();
         }
         let Some(queue) = self.evds.get_mut(evd) else {
-            self.slot_returned(settled.srq);
+            self.slot_returned(processed.srq);
             return;
         };
-        queue.push_dto(settled.event, settled.notify, settled.srq);
-        if settled.notify {
+        queue.push_dto(processed.event, processed.notify, processed.srq);
+        if processed.notify {
             self.notified(evd);
         }
     }
@@ -155,8 +155,8 @@ impl<P: Provider> Ia<P> {
             // `advance` sets an obstacle once in many entries, so that other sources are polled too: a caller whose
             // posts find no free entry may come here again and again, without ever finding the queue empty.
             cq.advance(&mut evd.obstacles);
-            if let Some(settled) = self.settle(&entry) {
-                self.queue_settled(key, settled);
+            if let Some(processed) = self.process_entry(&entry) {
+                self.queue_processed(key, processed);
             }
         }
     }
@@ -179,8 +179,8 @@ impl<P: Provider> Ia<P> {
             .and_then(CompletionQueue::poll)
         {
             some = true;
-            // The entry is settled for its effects. Its event is dropped, because the consumer gave a null EVD.
-            let _unwanted = self.settle(&entry);
+            // The entry is processed for its effects. Its event is dropped, because the consumer gave a null EVD.
+            let _unwanted = self.process_entry(&entry);
         }
         some
     }
@@ -196,7 +196,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Carries out the recorded effects of completions.
-    pub(in crate::ia) fn settle_effects(&mut self) {
+    pub(in crate::ia) fn apply_effects(&mut self) {
         while let Some(effect) = self.effects.pop_front() {
             match effect {
                 Effect::Failed(key) => self.connection_failed(key),

@@ -178,7 +178,7 @@ impl<P: Provider> Ia<P> {
                 EpEvent::AttemptEnded,
                 ConnectionEventKind::AcceptCompletionError,
             );
-            self.settle_effects();
+            self.apply_effects();
         }
         self.connection_manager_events();
         self.transmit();

@@ -4,7 +4,7 @@
 //! start a sample, the endpoint's fast path ([`AtOnce`]) is disabled until the next request. That request then takes
 //! the path where all checks are made in order, and its sample is started there. From then on the endpoint uses the
 //! fast path again, and its request EVD has an obstacle instead. So the completion takes the path where all completions
-//! are settled. Between two samples of an endpoint there is a time of [`BETWEEN`], or [`REQUESTS`] posted requests.
+//! are processed. Between two samples of an endpoint there is a time of [`BETWEEN`], or [`REQUESTS`] posted requests.
 //! Meanwhile posts and dequeues have their usual cost.
 //!
 //! | what | from | to |

@@ -43,7 +43,7 @@ impl<P: Provider> Ia<P> {
         while let Some(event) = self.provider.next_event() {
             self.device_event(event);
         }
-        self.settle_effects();
+        self.apply_effects();
         if self.health.is_dead() {
             self.flush_in_software();
         }
@@ -61,7 +61,7 @@ impl<P: Provider> Ia<P> {
         if self.observed {
             self.schedule_samples();
         }
-        self.settle_effects();
+        self.apply_effects();
         self.poll_cnos();
         self.transmit();
     }
@@ -273,7 +273,7 @@ impl<P: Provider> Ia<P> {
                 let Some(key) = self.ep_of(conn) else { return };
                 // An error completion that is already in the queues precedes the peer's disconnect.
                 self.drain_queues_of(key);
-                self.settle_effects();
+                self.apply_effects();
                 self.set_end_cause(key, EndCause::PeerDisconnected);
                 self.enter_disconnected(
                     key,
@@ -374,7 +374,7 @@ impl<P: Provider> Ia<P> {
                     tracing::info!(ep = ?key, event, unlogged, "the device stopped a queue pair");
                 }
                 self.drain_queues_of(key);
-                self.settle_effects();
+                self.apply_effects();
                 self.set_end_cause(key, EndCause::QueuePair(event));
                 self.connection_failed(key);
             }
@@ -477,7 +477,7 @@ impl<P: Provider> Ia<P> {
         }
         tracing::error!("the device is dead");
         // If the system requested the release of the device earlier, the consumer already got this event.
-        if !self.health.is_leaving() {
+        if !self.health.is_release_requested() {
             self.push_async(AsyncEvent::IaCatastrophic);
         }
         let all: Vec<EpKey> = self.eps.keys().collect();
@@ -492,7 +492,7 @@ impl<P: Provider> Ia<P> {
     /// and every connection ends as by an abrupt disconnect. The device still works, so peers are notified, and the
     /// device flushes outstanding requests. The consumer then has to close the adapter.
     fn handle_device_request(&mut self) {
-        if !self.health.leave() {
+        if !self.health.mark_release_requested() {
             return;
         }
         tracing::warn!("the device is wanted back: the adapter should be closed");
@@ -570,9 +570,9 @@ impl<P: Provider> Ia<P> {
             } else {
                 ep.recv_evd
             };
-            let settled = self.settle_completion(key, done.request, Some(done));
-            if let (Some(settled), Some(evd)) = (settled, evd) {
-                self.queue_settled(evd, settled);
+            let processed = self.process_completion(key, done.request, Some(done));
+            if let (Some(processed), Some(evd)) = (processed, evd) {
+                self.queue_processed(evd, processed);
             }
         }
     }

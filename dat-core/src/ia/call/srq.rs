@@ -14,7 +14,7 @@ use crate::ia::instance::Ia;
 use crate::ia::watched_evds::MAX_PER_CALL;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
 use crate::object::srq::Srq;
-use crate::object::srq::state::{SrqInput, SrqState, SrqTell, Watermark};
+use crate::object::srq::state::{SrqInput, SrqReport, SrqState, Watermark};
 use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
 use crate::refusal::Refusal;
 use crate::types::{DtoCookie, MemPrivFlags};
@@ -139,7 +139,7 @@ impl<P: Provider> Ia<P> {
         for _ in 0..self.srqs[key].unwanted.len() {
             self.reclaim_unwanted(key);
         }
-        self.settle_effects();
+        self.apply_effects();
     }
 
     /// Changes the maximum number of outstanding receives. Receives that are already posted, and messages that arrive
@@ -252,9 +252,9 @@ impl<P: Provider> Ia<P> {
             return Err(self.device_refused("srq_set_lw", error, Subtype::ResourceSrq));
         }
         let target = &mut self.srqs[key];
-        let tell = target.step(input).map_err(DatError::state)?;
+        let report = target.step(input).map_err(DatError::state)?;
         target.low_watermark = low_watermark;
-        self.srq_tells(key, tell);
+        self.report_srq_event(key, report);
         // The SRQ may be below the new mark already, which the device reports at once.
         self.progress();
         Ok(())
@@ -272,17 +272,17 @@ impl<P: Provider> Ia<P> {
     }
 
     fn srq_step(&mut self, key: SrqKey, input: SrqInput) {
-        if let Ok(tell) = self.srqs[key].step(input) {
-            self.srq_tells(key, tell);
+        if let Ok(report) = self.srqs[key].step(input) {
+            self.report_srq_event(key, report);
         }
     }
 
-    fn srq_tells(&mut self, key: SrqKey, tell: SrqTell) {
+    fn report_srq_event(&mut self, key: SrqKey, report: SrqReport) {
         let srq = SrqHandle { key, ia: self.id };
-        match tell {
-            SrqTell::Nothing => {}
-            SrqTell::LowWatermark => self.push_async(AsyncEvent::SrqLowWatermark(srq)),
-            SrqTell::Error => self.push_async(AsyncEvent::SrqError(srq)),
+        match report {
+            SrqReport::Nothing => {}
+            SrqReport::LowWatermark => self.push_async(AsyncEvent::SrqLowWatermark(srq)),
+            SrqReport::Error => self.push_async(AsyncEvent::SrqError(srq)),
         }
     }
 
@@ -340,18 +340,18 @@ impl<P: Provider> Ia<P> {
         self.post_to_srq::<true, S>(srq, iov, cookie)
     }
 
-    /// Posts a buffer. Without `TELL`, the caller must update the doorbell record later, by
-    /// [`SharedReceiveQueue::tell`].
+    /// Posts a buffer. Without `PUBLISH`, the caller must update the doorbell record later, by
+    /// [`SharedReceiveQueue::publish`].
     #[inline(always)]
-    pub(in crate::ia) fn post_to_srq<const TELL: bool, S: Segment>(
+    pub(in crate::ia) fn post_to_srq<const PUBLISH: bool, S: Segment>(
         &mut self,
         srq: SrqHandle,
         iov: &[S],
         cookie: DtoCookie,
     ) -> DatResult<()> {
-        match self.post_to_srq_once::<TELL, S>(srq, iov, cookie) {
+        match self.post_to_srq_once::<PUBLISH, S>(srq, iov, cookie) {
             Ok(()) => Ok(()),
-            Err(refusal) => self.post_to_srq_again::<TELL, S>(srq, iov, cookie, refusal),
+            Err(refusal) => self.post_to_srq_again::<PUBLISH, S>(srq, iov, cookie, refusal),
         }
     }
 
@@ -359,7 +359,7 @@ impl<P: Provider> Ia<P> {
     /// endpoints without a receive EVD. Any other refusal is returned as an error.
     #[cold]
     #[inline(never)]
-    fn post_to_srq_again<const TELL: bool, S: Segment>(
+    fn post_to_srq_again<const PUBLISH: bool, S: Segment>(
         &mut self,
         srq: SrqHandle,
         iov: &[S],
@@ -374,7 +374,7 @@ impl<P: Provider> Ia<P> {
                 break;
             }
         }
-        self.post_to_srq_once::<TELL, S>(srq, iov, cookie)
+        self.post_to_srq_once::<PUBLISH, S>(srq, iov, cookie)
             .map_err(|refusal| {
                 if refusal == Refusal::SrqFull {
                     self.srqs[srq.key].full += 1;
@@ -393,7 +393,7 @@ impl<P: Provider> Ia<P> {
     }
 
     #[inline(always)]
-    fn post_to_srq_once<const TELL: bool, S: Segment>(
+    fn post_to_srq_once<const PUBLISH: bool, S: Segment>(
         &mut self,
         srq: SrqHandle,
         iov: &[S],
@@ -420,13 +420,13 @@ impl<P: Provider> Ia<P> {
         match iov {
             [one] if one.bytes() != 0 => {
                 let one = core::iter::once(one.data());
-                srq.queue.post_recv_untold(one, cookie.0)
+                srq.queue.post_recv_unpublished(one, cookie.0)
             }
-            _ => srq.queue.post_recv_untold(pieces(iov), cookie.0),
+            _ => srq.queue.post_recv_unpublished(pieces(iov), cookie.0),
         }
         .map_err(|QueueFull| Refusal::SrqFull)?;
-        if TELL {
-            srq.queue.tell();
+        if PUBLISH {
+            srq.queue.publish();
         }
         Ok(())
     }

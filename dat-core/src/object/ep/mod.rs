@@ -267,7 +267,7 @@ impl<P: Provider> Ep<P> {
     /// The errors of [`Lifecycle::step`]; nothing has changed.
     pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
         self.hot.life.step(event)?;
-        self.settle_at_once();
+        self.update_at_once();
         Ok(())
     }
 
@@ -278,22 +278,22 @@ impl<P: Provider> Ep<P> {
         self.hot.life = before.life;
         self.bounds = Bounds::new(&setup.attr, max_read_iov);
         self.srq = setup.srq;
-        self.settle_at_once();
+        self.update_at_once();
     }
 
     /// Switches recording of the endpoint on or off.
     pub(crate) fn set_recorded(&mut self, on: bool) {
         self.recorded = on;
-        self.settle_at_once();
+        self.update_at_once();
     }
 
     /// Sets whether the next request will be timed.
     pub(crate) fn set_timed(&mut self, on: bool) {
         self.timed = on;
-        self.settle_at_once();
+        self.update_at_once();
     }
 
-    fn settle_at_once(&mut self) {
+    fn update_at_once(&mut self) {
         let unobserved = !self.recorded && !self.timed;
         let connected = unobserved && self.hot.state == EpState::Connected;
         self.hot.takes_inline = unobserved && self.hot.state.takes_requests();

@@ -65,9 +65,9 @@ impl<P: Provider> Ep<P> {
 
 impl<P: Provider> Ep<P> {
     /// Posts a receive if it has one segment and passes all checks. Otherwise does nothing and returns false. Without
-    /// `TELL` the caller must update the doorbell record later, by [`QueuePair::tell_of_recvs`].
+    /// `PUBLISH` the caller must update the doorbell record later, by [`QueuePair::publish_recvs`].
     #[inline(always)]
-    pub(crate) fn recv_at_once<const TELL: bool, S: Segment>(
+    pub(crate) fn recv_at_once<const PUBLISH: bool, S: Segment>(
         &mut self,
         lmrs: &LmrTable,
         iov: &[S],
@@ -86,7 +86,7 @@ impl<P: Provider> Ep<P> {
             })
         {
             return qp
-                .post_one_recv::<TELL>(one.data(), cookie.0, unsignalled)
+                .post_one_recv::<PUBLISH>(one.data(), cookie.0, unsignalled)
                 .is_ok();
         }
         false

@@ -11,7 +11,7 @@ use crate::handle::{EpKey, EvdKey, PzKey, index_of};
 use crate::provider::{Provider, SharedReceiveQueue};
 use crate::round_robin::{Counted, RoundRobin};
 use crate::stats::SrqStats;
-use state::{SrqInput, SrqMode, SrqTell};
+use state::{SrqInput, SrqMode, SrqReport};
 
 pub(crate) struct Srq<P: Provider> {
     pub(crate) queue: P::Srq,
@@ -63,10 +63,10 @@ impl<P: Provider> Srq<P> {
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE error with which the input is refused; nothing has changed.
-    pub(crate) fn step(&mut self, input: SrqInput) -> Result<SrqTell, Subtype> {
-        let (mode, tell) = self.mode.next(input)?;
+    pub(crate) fn step(&mut self, input: SrqInput) -> Result<SrqReport, Subtype> {
+        let (mode, report) = self.mode.next(input)?;
         self.mode = mode;
-        Ok(tell)
+        Ok(report)
     }
 
     /// Returns the number of slots in use: available buffers, and completions not yet dequeued.

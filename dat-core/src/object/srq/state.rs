@@ -70,7 +70,7 @@ pub enum SrqInput {
 
 /// Asynchronous event that a transition reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SrqTell {
+pub enum SrqReport {
     /// No event.
     Nothing,
     /// Fewer buffers than the low watermark are left.
@@ -90,10 +90,10 @@ impl SrqMode {
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE error with which the call is refused.
-    pub const fn next(self, input: SrqInput) -> Result<(Self, SrqTell), Subtype> {
+    pub const fn next(self, input: SrqInput) -> Result<(Self, SrqReport), Subtype> {
         use SrqInput as I;
         let mut to = self;
-        let mut tell = SrqTell::Nothing;
+        let mut report = SrqReport::Nothing;
         match (self.state, input) {
             (SrqState::Error, I::Short | I::Fail) => {}
             (SrqState::Error, _) => return Err(Subtype::StateSrqError),
@@ -101,21 +101,21 @@ impl SrqMode {
             (SrqState::Operational, I::SetEnough) => to.watermark = Watermark::Armed,
             (SrqState::Operational, I::SetTooFew) => {
                 to.watermark = Watermark::Fired;
-                tell = SrqTell::LowWatermark;
+                report = SrqReport::LowWatermark;
             }
             (SrqState::Operational, I::Short) => {
                 if let Watermark::Armed = self.watermark {
                     to.watermark = Watermark::Fired;
-                    tell = SrqTell::LowWatermark;
+                    report = SrqReport::LowWatermark;
                 }
             }
             (SrqState::Operational, I::Resize) => {}
             (SrqState::Operational, I::Fail) => {
                 to.state = SrqState::Error;
-                tell = SrqTell::Error;
+                report = SrqReport::Error;
             }
         }
-        Ok((to, tell))
+        Ok((to, report))
     }
 }
 
@@ -132,8 +132,8 @@ mod tests {
             for &watermark in Watermark::VARIANTS {
                 rows.extend(SrqInput::VARIANTS.iter().map(|&input| {
                     match (SrqMode { state, watermark }).next(input) {
-                        Ok((to, tell)) => format!(
-                            "{state:?}, {watermark:?} + {input:?} -> {:?}, {:?}; tells {tell:?}",
+                        Ok((to, report)) => format!(
+                            "{state:?}, {watermark:?} + {input:?} -> {:?}, {:?}; tells {report:?}",
                             to.state, to.watermark
                         ),
                         Err(subtype) => format!(

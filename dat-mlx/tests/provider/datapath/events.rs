@@ -200,7 +200,7 @@ fn a_port_that_has_not_changed_is_not_told_of_after_a_loss_of_events() {
     let mut p = pair();
     for _ in 0..=1 << 16 {
         let event = AsyncEvent::PortChange { sub_type: 0 };
-        p.a.provider.hca().tell_all(event);
+        p.a.provider.hca().push_event(event);
     }
     p.a.provider.progress();
     let told: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
@@ -215,7 +215,7 @@ fn a_port_whose_event_was_lost_is_down() {
     let peer = p.b.gid();
     for _ in 0..1 << 16 {
         let event = AsyncEvent::PortChange { sub_type: 0 };
-        p.a.provider.hca().tell_all(event);
+        p.a.provider.hca().push_event(event);
     }
     p.sim.inject(&p.a.function, &Fault::LinkDown);
     p.sim.advance(Duration::from_secs(1));

@@ -180,7 +180,7 @@ fn arming_writes_the_record_before_the_register() {
         f.cq.sequence().count_event();
     }
     f.cq.arm(false);
-    let told = f.bench.device.told();
+    let told = f.bench.device.take_writes();
     let arm = |word: u32| [word.to_be_bytes(), CQN.to_be_bytes()].concat();
     assert_eq!(
         told.iter().map(|told| told.offset).collect::<Vec<_>>(),

@@ -16,7 +16,7 @@ const LAST_IOVA: u64 = (1 << 36) - 1;
 
 /// A register write, and the memory that the device could read at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RegisterWrite {
     pub offset: u64,
     pub bytes: Vec<u8>,
     /// Contents of the watched memory ranges at that time.
@@ -27,7 +27,7 @@ pub struct Told {
 struct State {
     mappings: BTreeMap<u64, (SharedMemory, usize, usize)>,
     watched: Vec<(u64, usize)>,
-    told: Vec<Told>,
+    writes: Vec<RegisterWrite>,
 }
 
 /// The observing device.
@@ -48,8 +48,8 @@ impl Double {
     }
 
     /// Returns the register writes since the last call.
-    pub fn told(&self) -> Vec<Told> {
-        std::mem::take(&mut self.state.lock().unwrap().told)
+    pub fn take_writes(&self) -> Vec<RegisterWrite> {
+        std::mem::take(&mut self.state.lock().unwrap().writes)
     }
 }
 
@@ -78,7 +78,7 @@ impl Device for Double {
             .iter()
             .map(|&(iova, bytes)| read(&state, iova, bytes))
             .collect();
-        state.told.push(Told {
+        state.writes.push(RegisterWrite {
             offset,
             bytes: bytes.to_vec(),
             seen,

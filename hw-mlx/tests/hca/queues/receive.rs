@@ -64,7 +64,7 @@ fn a_receive_is_its_segments_and_a_terminator() {
         0,
         "the send counter is not ours"
     );
-    assert_eq!(bench.device.told(), [], "receives have no register");
+    assert_eq!(bench.device.take_writes(), [], "receives have no register");
 }
 
 #[test]

@@ -273,7 +273,7 @@ fn the_register_is_written_once_after_record_and_wqe() {
     f.bench.device.watch(f.memory.record.iova().0 + 4, 4);
     f.queue.post(WRITE, segments(1), 7, REPORTED).unwrap();
     let wqe = f.ring()[..48].to_vec();
-    let told = f.bench.device.told();
+    let told = f.bench.device.take_writes();
     assert_eq!(told.len(), 1, "one write of the whole register");
     assert_eq!(told[0].offset, 0x800);
     assert_eq!(
@@ -346,7 +346,7 @@ fn exactly_max_requests_fit_whatever_their_size() {
             );
         }
         let before = (f.ring(), f.send_counter());
-        f.bench.device.told();
+        f.bench.device.take_writes();
         assert_eq!(
             f.queue.post(WRITE, segments(1), 99, REPORTED),
             Err(QueueFull)
@@ -356,7 +356,7 @@ fn exactly_max_requests_fit_whatever_their_size() {
             Err(InlineError::Full)
         );
         assert_eq!((f.ring(), f.send_counter()), before, "nothing was written");
-        assert_eq!(f.bench.device.told(), []);
+        assert_eq!(f.bench.device.take_writes(), []);
         // One completion frees the slot of one request.
         assert_eq!(f.queue.complete(0, None).unwrap().cookie, 0);
         assert_eq!(f.queue.post(WRITE, segments(10), 99, REPORTED), Ok(()));

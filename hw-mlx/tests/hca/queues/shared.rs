@@ -91,7 +91,7 @@ fn a_posted_entry_keeps_its_link_and_ends_with_a_terminator() {
         [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     );
     assert_eq!(memory.record.load_be32(0), 1);
-    assert_eq!(bench.device.told(), []);
+    assert_eq!(bench.device.take_writes(), []);
 }
 
 /// If a device follows the links and completes entries in any order, each completion returns the buffer that was

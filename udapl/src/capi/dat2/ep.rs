@@ -43,7 +43,7 @@ const READS: u32 = 4;
 /// Returns the attributes of an endpoint that the program creates without attributes.
 fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     let (adapter, _) = look_up::<IaName>(ia).ok()?;
-    let attr = adapter.turn(|open| {
+    let attr = adapter.with(|open| {
         let ia = open.ia.query().ia;
         let mut attr = EpAttr::defaults(ia);
         attr.max_rdma_read_in = READS.min(ia.max_rdma_read_per_ep_in);

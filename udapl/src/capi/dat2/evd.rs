@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn dequeue(evd_handle: DatHandle, event: *mut CEven
     code::dequeued(call(|| {
         let (adapter, evd) = look_up::<EvdHandle>(inside)?;
         given(event, Subtype::Arg2)?;
-        let taken = adapter.turn(|open| {
+        let taken = adapter.with(|open| {
             let taken = open.ia.evd_dequeue(evd).and_then(there)?;
             Ok(made(of, adapter, open, inside, &taken))
         })?;

@@ -9,12 +9,12 @@ use std::thread;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::gate::{Gate, NoTurn};
+use super::gate::{Gate, LockLost};
 use super::primitives::has_heavy_fence;
 use super::primitives::refusal::REFUSED;
 
 #[test]
-fn without_the_fence_there_is_no_turn_then_or_later_and_the_lane_is_closed() {
+fn without_the_fence_the_lock_is_refused_then_and_later_and_the_lane_is_closed() {
     let gate = Gate::new();
     gate.open();
     if !gate.enter() {
@@ -22,13 +22,13 @@ fn without_the_fence_there_is_no_turn_then_or_later_and_the_lane_is_closed() {
     }
     REFUSED.set(Some(libc::EPERM));
     assert_eq!(
-        gate.turn().map(drop),
-        Err(NoTurn(libc::EPERM)),
+        gate.lock().map(drop),
+        Err(LockLost(libc::EPERM)),
         "somebody is in the lane"
     );
     REFUSED.set(None);
-    gate.leave();
-    assert_eq!(gate.turn().map(drop), Err(NoTurn(libc::EPERM)));
+    gate.exit();
+    assert_eq!(gate.lock().map(drop), Err(LockLost(libc::EPERM)));
     assert!(!gate.enter());
 }
 
@@ -36,9 +36,9 @@ fn without_the_fence_there_is_no_turn_then_or_later_and_the_lane_is_closed() {
 fn a_closed_lane_needs_no_fence() {
     let gate = Gate::new();
     REFUSED.set(Some(libc::ENOMEM));
-    assert_eq!(gate.turn().map(drop), Ok(()));
+    assert_eq!(gate.lock().map(drop), Ok(()));
     REFUSED.set(None);
-    assert_eq!(gate.turn().map(drop), Ok(()));
+    assert_eq!(gate.lock().map(drop), Ok(()));
 }
 
 /// Binds this thread to the first processor.
@@ -83,17 +83,17 @@ fn who_waits_for_the_lane_lets_a_thread_of_lower_priority_leave_it() {
                 return None;
             }
             let before = sleeps();
-            drop(gate.turn().expect("membarrier(2) works"));
+            drop(gate.lock().expect("membarrier(2) works"));
             Some(sleeps() - before)
         });
         let in_the_lane = scope.spawn(move || {
             pin();
-            assert!(gate.enter(), "nobody wants a turn yet");
+            assert!(gate.enter(), "nobody wants the lock yet");
             go.send(()).expect("the thread listens");
             while !gate.is_wanted() && !first.is_finished() {
                 thread::yield_now();
             }
-            gate.leave();
+            gate.exit();
             first.join().expect("the thread")
         });
         in_the_lane.join().expect("the thread")

@@ -36,7 +36,7 @@ fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
                 if number % 2 == 0 {
                     thread::yield_now();
                 }
-                table::leave::<Adapter>(handle);
+                table::free_handle::<Adapter>(handle);
             }
             over.store(true, Ordering::Release);
         });
@@ -58,15 +58,16 @@ fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
 }
 
 #[test]
-fn turns_of_several_threads_see_what_those_before_have_done() {
+fn locks_of_several_threads_see_what_those_before_have_done() {
     let gate = Gate::new();
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..OFTEN {
-                    let _turn = gate.turn().expect("a closed lane has turns");
-                    // The read and the write are separate, so that a turn that ran at the same time would lose a count.
+                    let _guard = gate.lock().expect("the lock of a closed lane");
+                    // The read and the write are separate, so that a thread that ran at the same time would lose a
+                    // count.
                     let before = passed.load(Ordering::Relaxed);
                     passed.store(before + 1, Ordering::Relaxed);
                 }
@@ -77,13 +78,13 @@ fn turns_of_several_threads_see_what_those_before_have_done() {
 }
 
 #[test]
-fn upcalls_told_by_several_threads_are_made_once() {
+fn upcalls_queued_by_several_threads_are_made_once() {
     let wake = Interrupt::new().expect("an eventfd");
     let upcalls = Upcalls::new(wake.clone());
     let mut made = thread::scope(|scope| {
         let server = scope.spawn(|| {
             let mut made = Vec::new();
-            let look = || {
+            let drain = || {
                 made.extend(upcalls.take());
                 true
             };
@@ -92,13 +93,13 @@ fn upcalls_told_by_several_threads_are_made_once() {
                     thread::yield_now();
                 }
             };
-            let left = upcalls.serve(look, sleep);
+            let left = upcalls.serve(drain, sleep);
             made.extend(left);
             made
         });
         let tellers = [0, 1].map(|which| {
             let upcalls = &upcalls;
-            scope.spawn(move || (0..OFTEN).for_each(|number| upcalls.tell(2 * number + which)))
+            scope.spawn(move || (0..OFTEN).for_each(|number| upcalls.push(2 * number + which)))
         });
         for teller in tellers {
             teller.join().expect("the thread");

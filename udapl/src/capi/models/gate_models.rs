@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::explore;
-use super::gate::{Gate, NoTurn};
+use super::gate::{Gate, LockLost};
 use super::primitives::{Broken, Fences, Running, between_instructions};
 
 /// A model of an adapter: the gate and a number that it guards. loom fails a model in which two threads access the
@@ -31,7 +31,7 @@ impl Guarded {
             inside: UnsafeCell::new(0),
         };
         {
-            let _turn = guarded.gate.turn().expect("a closed lane has turns");
+            let _guard = guarded.gate.lock().expect("the lock of a closed lane");
             guarded.gate.open();
         }
         Arc::new(guarded)
@@ -45,41 +45,41 @@ impl Guarded {
         });
     }
 
-    /// Works in a turn, like `Room::look`.
-    fn turn(&self) -> Result<(), NoTurn> {
-        let _turn = self.gate.turn()?;
+    /// Works under the lock, like `Room::inspect`.
+    fn work_locked(&self) -> Result<(), LockLost> {
+        let _guard = self.gate.lock()?;
         self.work();
         Ok(())
     }
 
-    /// Works in a turn, like `Room::try_turn`. Returns false if another thread holds a turn.
+    /// Works under the lock, like `Room::try_with`. Returns false if another thread holds the lock.
     fn tried(&self) -> bool {
-        let Some(turn) = self.gate.try_turn() else {
+        let Some(guard) = self.gate.try_lock() else {
             return false;
         };
-        let _turn = turn.expect("membarrier(2) works");
+        let _guard = guard.expect("membarrier(2) works");
         self.work();
         true
     }
 
-    /// Works in the lane, or in a turn if the lane cannot be entered, like `Room::fast_or_in_turn`.
-    fn post(&self) -> Result<(), NoTurn> {
+    /// Works in the lane, or under the lock if the lane cannot be entered, like `Room::fast_or_locked`.
+    fn post(&self) -> Result<(), LockLost> {
         if !self.gate.enter() {
-            return self.turn();
+            return self.work_locked();
         }
         self.work();
-        self.gate.leave();
+        self.gate.exit();
         Ok(())
     }
 
     fn close_lane(&self) {
-        let _turn = self.gate.turn().expect("membarrier(2) works");
+        let _guard = self.gate.lock().expect("membarrier(2) works");
         self.gate.close();
         self.work();
     }
 
     fn open_lane(&self) {
-        let _turn = self.gate.turn().expect("membarrier(2) works");
+        let _guard = self.gate.lock().expect("membarrier(2) works");
         self.gate.open();
         self.work();
     }
@@ -90,8 +90,8 @@ impl Guarded {
     }
 }
 
-/// Model: a thread posts twice while another takes two turns.
-fn posts_beside_turns() {
+/// Model: a thread posts twice while another takes the lock twice.
+fn posts_beside_locks() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);
     let poster = thread::spawn(move || {
@@ -99,36 +99,36 @@ fn posts_beside_turns() {
         posts.post().expect("membarrier(2) works");
         posts.post().expect("membarrier(2) works");
     });
-    guarded.turn().expect("membarrier(2) works");
-    guarded.turn().expect("membarrier(2) works");
+    guarded.work_locked().expect("membarrier(2) works");
+    guarded.work_locked().expect("membarrier(2) works");
     poster.join().expect("the thread");
     assert_eq!(guarded.passed(), 4);
 }
 
-/// Model: a thread posts while two other threads take a turn each.
-fn a_post_beside_two_threads_with_turns() {
+/// Model: a thread posts while two other threads take the lock once each.
+fn a_post_beside_two_locking_threads() {
     let guarded = Guarded::new();
-    let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
+    let (posts, locks) = (Arc::clone(&guarded), Arc::clone(&guarded));
     let poster = thread::spawn(move || {
         let _running = Running::on(0);
         posts.post().expect("membarrier(2) works");
     });
-    let other = thread::spawn(move || turns.turn().expect("membarrier(2) works"));
-    guarded.turn().expect("membarrier(2) works");
+    let other = thread::spawn(move || locks.work_locked().expect("membarrier(2) works"));
+    guarded.work_locked().expect("membarrier(2) works");
     poster.join().expect("the thread");
     other.join().expect("the thread");
     assert_eq!(guarded.passed(), 3);
 }
 
-/// Model: a thread posts, another takes a turn, and the background thread takes a turn if no thread holds one.
-fn a_turn_is_tried_beside_a_post_and_a_turn() {
+/// Model: a thread posts, another takes the lock, and the background thread takes the lock if no thread holds it.
+fn a_tried_lock_beside_a_post_and_a_lock() {
     let guarded = Guarded::new();
-    let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
+    let (posts, locks) = (Arc::clone(&guarded), Arc::clone(&guarded));
     let poster = thread::spawn(move || {
         let _running = Running::on(0);
         posts.post().expect("membarrier(2) works");
     });
-    let other = thread::spawn(move || turns.turn().expect("membarrier(2) works"));
+    let other = thread::spawn(move || locks.work_locked().expect("membarrier(2) works"));
     let had_one = guarded.tried();
     poster.join().expect("the thread");
     other.join().expect("the thread");
@@ -163,22 +163,22 @@ fn the_lane_opens_while_its_thread_posts() {
         posts.post().expect("membarrier(2) works");
     });
     guarded.open_lane();
-    guarded.turn().expect("membarrier(2) works");
+    guarded.work_locked().expect("membarrier(2) works");
     poster.join().expect("the thread");
     assert_eq!(guarded.passed(), 5);
 }
 
-/// Model: membarrier(2) fails, so a thread may be in the lane. No turn is granted, then or later, and the lane is
+/// Model: membarrier(2) fails, so a thread may be in the lane. The lock is refused, then and later, and the lane is
 /// closed.
-fn posts_beside_turns_that_are_refused() {
+fn posts_beside_refused_locks() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);
     let poster = thread::spawn(move || {
         let _running = Running::on(0);
         u32::from(posts.post().is_ok()) + u32::from(posts.post().is_ok())
     });
-    assert_eq!(guarded.turn(), Err(NoTurn(libc::EPERM)));
-    assert_eq!(guarded.turn(), Err(NoTurn(libc::EPERM)));
+    assert_eq!(guarded.work_locked(), Err(LockLost(libc::EPERM)));
+    assert_eq!(guarded.work_locked(), Err(LockLost(libc::EPERM)));
     let posted = poster.join().expect("the thread");
     assert_eq!(guarded.passed(), posted);
     assert!(!guarded.gate.enter());
@@ -187,36 +187,36 @@ fn posts_beside_turns_that_are_refused() {
 const SOUND: [Fences; 2] = [Fences::Interrupts, Fences::Paired];
 
 #[test]
-fn nobody_is_in_the_lane_beside_a_turn() {
+fn nobody_is_in_the_lane_beside_the_lock() {
     for fences in SOUND {
         explore(
-            "posts beside turns",
+            "posts beside locks",
             (fences, Broken::Nothing),
-            posts_beside_turns,
+            posts_beside_locks,
         );
     }
 }
 
 #[test]
-fn nobody_is_in_the_lane_beside_turns_of_two_threads() {
+fn nobody_is_in_the_lane_beside_locks_of_two_threads() {
     for fences in SOUND {
         let machine = (fences, Broken::Nothing);
         explore(
-            "a post beside two threads with turns",
+            "a post beside two locking threads",
             machine,
-            a_post_beside_two_threads_with_turns,
+            a_post_beside_two_locking_threads,
         );
     }
 }
 
 #[test]
-fn nobody_is_in_the_lane_beside_a_turn_that_was_tried() {
+fn nobody_is_in_the_lane_beside_a_lock_that_was_tried() {
     for fences in SOUND {
         let machine = (fences, Broken::Nothing);
         explore(
-            "a turn tried beside a post and a turn",
+            "a tried lock beside a post and a lock",
             machine,
-            a_turn_is_tried_beside_a_post_and_a_turn,
+            a_tried_lock_beside_a_post_and_a_lock,
         );
     }
 }
@@ -239,22 +239,18 @@ fn a_lane_that_closes_and_opens_lets_nobody_in_beside_another() {
 }
 
 #[test]
-fn without_membarrier_everybody_takes_turns() {
+fn without_membarrier_everybody_takes_the_lock() {
     explore(
         "no membarrier",
         (Fences::Missing, Broken::Nothing),
-        posts_beside_turns,
+        posts_beside_locks,
     );
 }
 
 #[test]
 fn a_membarrier_that_is_refused_lets_nobody_in_beside_who_is_in_the_lane() {
     let machine = (Fences::Refused(libc::EPERM), Broken::Nothing);
-    explore(
-        "membarrier is refused",
-        machine,
-        posts_beside_turns_that_are_refused,
-    );
+    explore("membarrier is refused", machine, posts_beside_refused_locks);
 }
 
 #[test]
@@ -263,24 +259,24 @@ fn the_models_find_a_missing_heavy_fence() {
     explore(
         "",
         (Fences::Interrupts, Broken::HeavyFence),
-        posts_beside_turns,
+        posts_beside_locks,
     );
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn the_models_find_a_missing_light_fence() {
-    explore("", (Fences::Paired, Broken::LightFence), posts_beside_turns);
+    explore("", (Fences::Paired, Broken::LightFence), posts_beside_locks);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn the_models_find_a_lane_that_does_not_look_for_turns() {
-    explore("", (Fences::Interrupts, Broken::Check), posts_beside_turns);
+fn the_models_find_a_lane_that_does_not_check_the_lock() {
+    explore("", (Fences::Interrupts, Broken::Check), posts_beside_locks);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn the_models_find_a_turn_that_does_not_look_for_the_lane() {
-    explore("", (Fences::Paired, Broken::Wait), posts_beside_turns);
+fn the_models_find_a_lock_that_does_not_check_the_lane() {
+    explore("", (Fences::Paired, Broken::Wait), posts_beside_locks);
 }

@@ -59,9 +59,9 @@ impl Kind {
         found
     }
 
-    /// Frees a handle, like `table::leave`. Returns false if the place has another handle.
+    /// Frees a handle, like `table::free_handle`. Returns false if the place has another handle.
     fn free(&self, at: usize, handle: u64) -> bool {
-        let left = self.places[at].leave(handle);
+        let left = self.places[at].clear(handle);
         if left {
             let at = u32::try_from(at).expect("a small number");
             Free::give(&self.free, at);

@@ -43,9 +43,9 @@ pub(super) enum Broken {
     LightFence,
     /// The heavy half is missing: other threads execute no fence.
     HeavyFence,
-    /// A thread enters the lane without checking for a closed lane or a wanted turn.
+    /// A thread enters the lane without checking for a closed lane or a wanted lock.
     Check,
-    /// A turn does not wait for the thread in the lane.
+    /// The locking thread does not wait for the thread in the lane.
     Wait,
     /// A signal to a sleeping thread is missing.
     Signal,

@@ -22,7 +22,7 @@ struct World {
     vector: Interrupt,
     device: Mutex<Vec<usize>>,
     /// Number of events for each thread that were taken from the device or posted by a thread. The lock stands for the
-    /// gate's turn.
+    /// gate's lock.
     arrived: Mutex<[u32; 2]>,
     sleepers: Sleepers,
 }
@@ -37,9 +37,10 @@ impl World {
         })
     }
 
-    /// Takes all events from the device, in a turn. If thread `who` has an event, removes one of them and returns true.
-    fn look(&self, who: usize) -> bool {
-        let mut arrived = self.arrived.lock().expect("a turn");
+    /// Takes all events from the device, under the lock. If thread `who` has an event, removes one of them and returns
+    /// true.
+    fn poll(&self, who: usize) -> bool {
+        let mut arrived = self.arrived.lock().expect("the lock");
         for whose in self.device.lock().expect("the device").drain(..) {
             arrived[whose] += 1;
         }
@@ -52,7 +53,7 @@ impl World {
     fn wait(&self, who: usize) {
         let own = interrupt();
         let enlisted = self.sleepers.enlist(own.clone());
-        while !self.look(who) {
+        while !self.poll(who) {
             Interrupt::wait(&[&self.vector, &own]);
             let taken = self.vector.take();
             enlisted.take();
@@ -68,9 +69,9 @@ impl World {
         self.vector.signal();
     }
 
-    /// Adds an event from another thread, in a turn, like `dat_evd_post_se`.
+    /// Adds an event from another thread, under the lock, like `dat_evd_post_se`.
     fn post(&self, whose: usize) {
-        let mut arrived = self.arrived.lock().expect("a turn");
+        let mut arrived = self.arrived.lock().expect("the lock");
         arrived[whose] += 1;
         self.sleepers.kick();
     }
@@ -120,19 +121,19 @@ fn one_waits_for_each() {
 fn serve(sleep: fn(&Interrupt)) -> Vec<u32> {
     let wake = interrupt();
     let upcalls = Arc::new(Upcalls::new(wake.clone()));
-    let (server, teller) = (Arc::clone(&upcalls), Arc::clone(&upcalls));
+    let (server, pusher) = (Arc::clone(&upcalls), Arc::clone(&upcalls));
     let thread = thread::spawn(move || {
         let mut done = Vec::new();
-        let look = || {
+        let drain = || {
             done.extend(server.take());
             true
         };
-        let left = server.serve(look, || sleep(&wake));
+        let left = server.serve(drain, || sleep(&wake));
         done.extend(left);
         done
     });
-    let other = thread::spawn(move || teller.tell(1));
-    upcalls.tell(2);
+    let other = thread::spawn(move || pusher.push(1));
+    upcalls.push(2);
     other.join().expect("the thread");
     upcalls.end();
     let mut done = thread.join().expect("the thread");

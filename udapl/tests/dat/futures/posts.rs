@@ -245,7 +245,7 @@ fn a_batch_whose_futures_are_dropped_or_whose_driver_ends_in_it_gives_its_buffer
     a.batch(|batch| drop(batch.send(filled(&pools[A], b"dropped"))));
     assert_eq!(pools[A].available(), 1, "the card has it");
     assert_eq!(heard(both_sides.run(hears)).0, b"dropped");
-    both_sides.turns(10);
+    both_sides.run_times(10);
     assert_eq!(pools[A].available(), 2);
     // The driver is dropped while a batch is filled.
     let [driver, _other] = both_sides.drivers;
@@ -312,7 +312,7 @@ fn receives_of_an_srq_serve_all_its_endpoints_and_say_which() {
     drop(srq);
     let [one, other] = ends;
     drop(one);
-    both_sides.turns(10);
+    both_sides.run_times(10);
     assert!(polled(&mut waits).is_pending(), "the other has it");
     drop(other);
     let error = failed(both_sides.run(waits));

@@ -313,7 +313,7 @@ impl Pair {
 
     /// Returns the next event of an EVD; `None` if there is none after this many calls of `Pair::pump`.
     pub fn poll_event(&mut self, side: usize, evd: EvdHandle, pumps: usize) -> Option<Event> {
-        let mut turns = self.fabric.turns(pumps);
+        let mut turns = self.fabric.iterations(pumps);
         while turns.next() {
             if let Some(event) = self.sides[side].ia.evd_dequeue(evd).expect("an EVD") {
                 return Some(event);

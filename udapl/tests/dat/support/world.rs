@@ -70,9 +70,9 @@ impl World {
 
     /// Returns a limit of this many loop iterations. With real functions an iteration has no fixed length, so the limit
     /// is 0.1 ms for each, 20 s at most.
-    pub fn turns(&self, turns: usize) -> Turns {
+    pub fn iterations(&self, turns: usize) -> Iterations {
         let micros = u64::try_from(turns).map_or(u64::MAX, |turns| turns.saturating_mul(100));
-        Turns {
+        Iterations {
             left: turns,
             until: match self {
                 Self::Simulated(_) => None,
@@ -126,12 +126,12 @@ impl Deref for World {
 }
 
 /// A limit on the iterations of a polling loop.
-pub struct Turns {
+pub struct Iterations {
     left: usize,
     until: Option<Instant>,
 }
 
-impl Turns {
+impl Iterations {
     /// Returns true if another iteration is allowed.
     pub fn next(&mut self) -> bool {
         if let Some(until) = self.until {

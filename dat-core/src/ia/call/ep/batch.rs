@@ -28,7 +28,7 @@ pub struct Batch<'a, P: Provider> {
     /// True if the queue holds requests for which no doorbell was rung.
     unrung: bool,
     /// Number of requests posted when the doorbell last rang.
-    told: u64,
+    rung_at: u64,
     /// True if the queue holds receives for which the doorbell record was not written.
     unpublished: bool,
 }
@@ -64,14 +64,14 @@ impl<P: Provider> Ia<P> {
         post: impl FnOnce(&mut Batch<'_, P>) -> DatResult<T>,
     ) -> DatResult<T> {
         let there = self.eps.named_mut(ep.key, ep.ia);
-        let told = there.as_ref().map_or(0, |ep| posted(ep));
+        let rung_at = there.as_ref().map_or(0, |ep| posted(ep));
         let there = there.is_some();
         post(&mut Batch {
             ia: self,
             ep,
             place: if there { index_of(ep.key) } else { u32::MAX },
             unrung: false,
-            told,
+            rung_at,
             unpublished: false,
         })
     }
@@ -243,8 +243,8 @@ impl<P: Provider> Batch<'_, P> {
     fn rung(&mut self) {
         if let Some((_, ep)) = self.ia.eps.at_mut(self.place) {
             let now = posted(ep);
-            ep.counts.unrung((now - self.told).saturating_sub(1));
-            self.told = now;
+            ep.counts.unrung((now - self.rung_at).saturating_sub(1));
+            self.rung_at = now;
         }
     }
 
@@ -285,7 +285,7 @@ impl<P: Provider> Drop for Batch<'_, P> {
             && let Some(qp) = ep.qp.get_mut()
         {
             if self.unpublished {
-                qp.tell_of_recvs();
+                qp.publish_recvs();
             }
             if self.unrung {
                 qp.ring_last();
@@ -313,7 +313,7 @@ impl<P: Provider> Drop for SrqBatch<'_, P> {
         if self.unpublished
             && let Some(srq) = self.ia.srqs.get_mut(self.srq.key)
         {
-            srq.queue.tell();
+            srq.queue.publish();
         }
     }
 }

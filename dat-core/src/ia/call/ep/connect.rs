@@ -1,7 +1,7 @@
 //! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and the reports of the connection manager
 //! and of the device about a connection.
 //!
-//! Every end of a connection, or of an attempt, goes through `Ia::leave_connection`: the state changes; the connection
+//! Every end of a connection, or of an attempt, goes through `Ia::end_connection`: the state changes; the connection
 //! manager drops the connection and notifies the peer; the queue pair goes to the error state, which flushes
 //! outstanding requests (`ep_disconnect` does this first); and one event is queued. Completions that have arrived
 //! precede that event if they share its EVD. A second cause finds the state changed and does nothing, so there is
@@ -238,7 +238,7 @@ impl<P: Provider> Ia<P> {
             (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => {}
             (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
                 self.halt(ep.key)?;
-                self.leave_connection(
+                self.end_connection(
                     ep.key,
                     EpEvent::AttemptEnded,
                     ConnectionEventKind::Disconnected,
@@ -247,7 +247,7 @@ impl<P: Provider> Ia<P> {
             }
             (EpState::Connected | EpState::DisconnectPending, CloseFlags::Abrupt) => {
                 self.halt(ep.key)?;
-                self.leave_connection(
+                self.end_connection(
                     ep.key,
                     EpEvent::ConnectionEnded,
                     ConnectionEventKind::Disconnected,
@@ -268,7 +268,7 @@ impl<P: Provider> Ia<P> {
                 _,
             ) => return Err(state.refuse(EpCall::Disconnect)),
         }
-        self.settle_effects();
+        self.apply_effects();
         self.transmit();
         Ok(())
     }
@@ -291,15 +291,15 @@ impl<P: Provider> Ia<P> {
         }
         self.await_last_buffer(ep.key);
         self.drain_queues_of(ep.key);
-        self.settle_effects();
+        self.apply_effects();
         if let Err(error) = self.with_queues(ep.key, P::reset_qp) {
             let refused = self.device_refused("ep_reset", error, Subtype::ResourceTep);
             self.stop_half_way(ep.key);
-            self.settle_effects();
+            self.apply_effects();
             return Err(refused);
         }
         self.abandon_binds(ep.key);
-        self.settle_effects();
+        self.apply_effects();
         let target = &mut self.eps[ep.key];
         let from = target.hot.state;
         target.step(EpEvent::Reset)?;
@@ -428,12 +428,12 @@ impl<P: Provider> Ia<P> {
         event: EpEvent,
         kind: ConnectionEventKind,
     ) {
-        self.leave_connection(key, event, kind, false);
+        self.end_connection(key, event, kind, false);
     }
 
     /// Moves an endpoint from a connection, or an attempt, to DISCONNECTED. `halted` is true if the queue pair has
     /// stopped already.
-    fn leave_connection(
+    fn end_connection(
         &mut self,
         key: EpKey,
         event: EpEvent,
@@ -627,7 +627,7 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn drain_timed_out(&mut self, key: EpKey) {
         // Requests that have completed by now are taken into account.
         self.drain_queues_of(key);
-        self.settle_effects();
+        self.apply_effects();
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state != EpState::DisconnectPending {
             return;

@@ -42,7 +42,7 @@ impl<P: Provider> Ia<P> {
     pub fn ep_recv_query(&mut self, ep: EpHandle) -> DatResult<EpRecvParam> {
         self.ep(ep)?;
         let held = self.buffers_held(ep.key);
-        self.settle_effects();
+        self.apply_effects();
         Ok(EpRecvParam {
             nbufs_allocated: held,
             bufs_alloc_span: held,
@@ -73,7 +73,7 @@ impl<P: Provider> Ia<P> {
             self.marked.insert(ep.key);
             self.check_watermarks(ep.key);
         }
-        self.settle_effects();
+        self.apply_effects();
         Ok(())
     }
 

@@ -81,7 +81,7 @@ pub struct EpStatus {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Sets the C facade's identifier of an endpoint. [`Ia::evd_look`] returns it with the endpoint's completions.
+    /// Sets the C facade's identifier of an endpoint. [`Ia::evd_poll_fast`] returns it with the endpoint's completions.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -525,7 +525,7 @@ impl<P: Provider> Ia<P> {
             return Err(state.refuse(EpCall::Free));
         }
         let removed = self.remove_ep(ep.key);
-        self.settle_effects();
+        self.apply_effects();
         self.transmit();
         removed
     }

@@ -148,7 +148,7 @@ impl<P: Provider> Ia<P> {
         target.recv_evd = after.recv_evd;
         target.request_evd = after.request_evd;
         target.connect_evd = after.connect_evd;
-        self.settle_effects();
+        self.apply_effects();
         Ok(())
     }
 

@@ -129,7 +129,7 @@ impl<P: Provider> Ia<P> {
         // already.
         self.drain_evd(evd.key, false);
         let removed = self.remove_evd(evd.key);
-        self.settle_effects();
+        self.apply_effects();
         removed
     }
 
@@ -207,7 +207,7 @@ impl<P: Provider> Ia<P> {
         // The drain comes first, so that `len` counts the entries that have arrived, and the device has fewer entries
         // to move.
         self.drain_evd(key, false);
-        self.settle_effects();
+        self.apply_effects();
         let target = &mut self.evds[key];
         if target.len() > min_qlen {
             return Err(DatError::state(Subtype::None).because("more events are queued than that"));
@@ -265,7 +265,7 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_enable(&mut self, evd: EvdHandle) -> DatResult<()> {
-        self.turn(evd, EvdInput::Enable)?;
+        self.apply_input(evd, EvdInput::Enable)?;
         if self.evds[evd.key].cno.is_some() {
             self.mark_unarmed(evd.key);
             self.poll_cnos();
@@ -280,12 +280,12 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_disable(&mut self, evd: EvdHandle) -> DatResult<()> {
-        self.turn(evd, EvdInput::Disable)
+        self.apply_input(evd, EvdInput::Disable)
     }
 
     /// Applies an input to the EVD's mode. The new mode must affect later events only, so events that have arrived are
     /// queued first.
-    fn turn(&mut self, evd: EvdHandle, input: EvdInput) -> DatResult<()> {
+    fn apply_input(&mut self, evd: EvdHandle, input: EvdInput) -> DatResult<()> {
         self.evd(evd)?;
         self.drain_with_feeders(evd.key);
         let evd = &mut self.evds[evd.key];
@@ -312,7 +312,7 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_set_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
-        self.turn(evd, EvdInput::SetUnwaitable)
+        self.apply_input(evd, EvdInput::SetUnwaitable)
     }
 
     /// Allows `evd_wait` on this EVD again.
@@ -322,7 +322,7 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_clear_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
-        self.turn(evd, EvdInput::ClearUnwaitable)
+        self.apply_input(evd, EvdInput::ClearUnwaitable)
     }
 
     /// Queues an event of the provider. If the EVD is null, the event is dropped. If the EVD is full, the event is

@@ -22,9 +22,9 @@ use crate::provider::{
 use crate::slots::Slots;
 use crate::types::{DtoCookie, DtoStatus};
 
-/// Result of [`Ia::evd_look`].
+/// Result of [`Ia::evd_poll_fast`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look<T> {
+pub enum FastPoll<T> {
     /// An ordinary completion, which was dequeued and converted.
     Taken(T),
     /// The EVD is empty.
@@ -33,7 +33,7 @@ pub enum Look<T> {
     Elsewhere,
 }
 
-/// Result of [`Ia::evd_look_each`].
+/// Result of [`Ia::evd_poll_fast_each`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Number of completions that were dequeued.
@@ -52,10 +52,10 @@ impl<P: Provider> Ia<P> {
     // Always inlined, so that the event is built in the caller's place and not copied there.
     #[inline(always)]
     pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Option<Event>> {
-        match self.evd_look(evd, |ep, _, done| dto(ep, done)) {
-            Look::Taken(event) => Ok(Some(event)),
-            Look::Empty => Ok(None),
-            Look::Elsewhere => self.dequeue_other(evd.key, evd.ia),
+        match self.evd_poll_fast(evd, |ep, _, done| dto(ep, done)) {
+            FastPoll::Taken(event) => Ok(Some(event)),
+            FastPoll::Empty => Ok(None),
+            FastPoll::Elsewhere => self.dequeue_other(evd.key, evd.ia),
         }
     }
 
@@ -64,29 +64,29 @@ impl<P: Provider> Ia<P> {
     /// facade's identifier of the endpoint ([`Ia::ep_set_name`]), and the completion.
     #[doc(hidden)] // for the C facade
     #[inline(always)]
-    pub fn evd_look<T>(
+    pub fn evd_poll_fast<T>(
         &mut self,
         evd: EvdHandle,
         make: impl FnOnce(EpHandle, u64, Plain) -> T,
-    ) -> Look<T> {
+    ) -> FastPoll<T> {
         if let Some(queue) = self.evds.named_mut(evd.key, evd.ia)
             && queue.is_clear()
             && let Some(cq) = &mut queue.cq
         {
             let Some(entry) = cq.peek() else {
                 return if queue.count_idle_poll() {
-                    Look::Empty
+                    FastPoll::Empty
                 } else {
-                    Look::Elsewhere
+                    FastPoll::Elsewhere
                 };
             };
             if let Some((key, name, done)) = plain(&mut self.eps, &entry) {
                 let made = make(EpHandle { key, ia: evd.ia }, name, done);
                 cq.advance(&mut queue.obstacles);
-                return Look::Taken(made);
+                return FastPoll::Taken(made);
             }
         }
-        Look::Elsewhere
+        FastPoll::Elsewhere
     }
 
     /// Takes events, oldest first, until there are no more or `events` is full. Returns their number; 0 is no error.
@@ -103,7 +103,7 @@ impl<P: Provider> Ia<P> {
     pub fn evd_poll(&mut self, evd: EvdHandle, events: &mut [Event]) -> DatResult<usize> {
         let mut taken = 0;
         while let Some(places) = events.get_mut(taken..).filter(|places| !places.is_empty()) {
-            let run = self.evd_look_each(evd, &mut *places, |ep, _, done| dto(ep, done));
+            let run = self.evd_poll_fast_each(evd, &mut *places, |ep, _, done| dto(ep, done));
             taken += run.taken;
             if run.taken == places.len() || (run.empty && taken != 0) {
                 break;
@@ -119,12 +119,12 @@ impl<P: Provider> Ia<P> {
         Ok(taken)
     }
 
-    /// Polls as [`Ia::evd_look`] does, repeatedly: fills `places` while the next event is an ordinary completion. Most
-    /// completions are of the same endpoint as the one before, so the endpoint is only looked up when it changes.
+    /// Polls as [`Ia::evd_poll_fast`] does, repeatedly: fills `places` while the next event is an ordinary completion.
+    /// Most completions are of the same endpoint as the one before, so the endpoint is only looked up when it changes.
     // This is a separate function, so that the loop can use all registers.
     #[doc(hidden)] // for the C facade
     #[inline(never)]
-    pub fn evd_look_each<T>(
+    pub fn evd_poll_fast_each<T>(
         &mut self,
         evd: EvdHandle,
         places: &mut [T],
@@ -217,8 +217,8 @@ impl<P: Provider> Ia<P> {
     #[cold]
     #[inline(never)]
     fn dequeue_unusual(&mut self, evd: EvdKey, entry: &Entry<P>) -> DatResult<Option<Event>> {
-        if let Some(settled) = self.settle(entry) {
-            self.queue_settled(evd, settled);
+        if let Some(processed) = self.process_entry(entry) {
+            self.queue_processed(evd, processed);
         }
         self.dequeue_slow(evd)
     }
@@ -230,7 +230,7 @@ impl<P: Provider> Ia<P> {
             .mode
             .next(EvdInput::Dequeue)
             .map_err(DatError::state)?;
-        self.settle_effects();
+        self.apply_effects();
         if let Some(event) = self.pop(evd) {
             return Ok(Some(event));
         }

@@ -7,7 +7,7 @@
 //! number of events decides.
 //!
 //! [`Ia::evd_wait`] sleeps inside the provider while it borrows the IA. A program whose threads use one IA, or that
-//! sleeps by other means, calls the steps itself: [`Ia::evd_wait_begin`], then [`Ia::evd_wait_look`] until the wait is
+//! sleeps by other means, calls the steps itself: [`Ia::evd_wait_begin`], then [`Ia::evd_wait_check`] until the wait is
 //! over, or [`Ia::evd_wait_cancel`]. Between the steps the EVD belongs to the waiter, as DAT says
 //! ([`EvdMode`](crate::object::evd::mode::EvdMode)).
 
@@ -73,7 +73,7 @@ impl fmt::Display for WaitError {
 
 impl core::error::Error for WaitError {}
 
-/// A wait that has begun ([`Ia::evd_wait_begin`]) and is not over. Pass it to [`Ia::evd_wait_look`] until the wait is
+/// A wait that has begun ([`Ia::evd_wait_begin`]) and is not over. Pass it to [`Ia::evd_wait_check`] until the wait is
 /// over, or to [`Ia::evd_wait_cancel`]. If it is dropped instead, the EVD keeps its waiter: no other call can wait on
 /// it or dequeue from it.
 #[must_use]
@@ -87,9 +87,9 @@ pub struct EvdWait {
     seen: Option<u64>,
 }
 
-/// Result of [`Ia::evd_wait_look`].
+/// Result of [`Ia::evd_wait_check`].
 #[derive(Debug)]
-pub enum EvdLook {
+pub enum EvdWaitStatus {
     /// The wait is over. Holds the oldest event, and the number of events left.
     Ready(Event, u32),
     /// The wait continues. Check again after an interrupt of the device, and at this time at the latest.
@@ -144,9 +144,9 @@ impl<P: Provider> Ia<P> {
     ) -> Result<(Event, u32), WaitError> {
         let mut wait = self.evd_wait_begin(evd, timeout, threshold)?;
         loop {
-            match self.evd_wait_look(wait)? {
-                EvdLook::Ready(event, nmore) => return Ok((event, nmore)),
-                EvdLook::Pending(again, until) => {
+            match self.evd_wait_check(wait)? {
+                EvdWaitStatus::Ready(event, nmore) => return Ok((event, nmore)),
+                EvdWaitStatus::Pending(again, until) => {
                     wait = again;
                     if let Err(error) = self.provider.wait(until) {
                         self.device_died(&error);
@@ -212,7 +212,7 @@ impl<P: Provider> Ia<P> {
         self.count(evd)
     }
 
-    /// Begins a wait that [`Ia::evd_wait_look`] continues, for programs that sleep by other means.
+    /// Begins a wait that [`Ia::evd_wait_check`] continues, for programs that sleep by other means.
     ///
     /// Page: dat_evd_wait.
     ///
@@ -262,7 +262,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// The errors of [`Ia::evd_wait`]; the wait is over after an error.
-    pub fn evd_wait_look(&mut self, mut wait: EvdWait) -> Result<EvdLook, WaitError> {
+    pub fn evd_wait_check(&mut self, mut wait: EvdWait) -> Result<EvdWaitStatus, WaitError> {
         let key = wait.evd.key;
         if wait.seen.is_some() && self.evd(wait.evd).is_ok() {
             // The latency of the wake-up is measured before any poll consumes its completion.
@@ -304,7 +304,7 @@ impl<P: Provider> Ia<P> {
         let expired = wait.deadline.is_some_and(|deadline| now >= deadline);
         if !expired && !self.health.is_dead() {
             let until = self.sleep_deadline(now, quiet, wait.deadline);
-            return Ok(EvdLook::Pending(wait, until));
+            return Ok(EvdWaitStatus::Pending(wait, until));
         }
         if count >= wait.threshold {
             return self.take(key);
@@ -377,7 +377,7 @@ impl<P: Provider> Ia<P> {
         if connections != 0 {
             self.poll_feeders();
         }
-        self.settle_effects();
+        self.apply_effects();
     }
 
     /// Arms every completion queue that can end the wait. Returns false if a watched queue still has entries for which
@@ -415,10 +415,10 @@ impl<P: Provider> Ia<P> {
         self.evds[key].len()
     }
 
-    fn take(&mut self, key: EvdKey) -> Result<EvdLook, WaitError> {
+    fn take(&mut self, key: EvdKey) -> Result<EvdWaitStatus, WaitError> {
         self.wait_over(key);
         match self.pop(key) {
-            Some(event) => Ok(EvdLook::Ready(event, self.count(key))),
+            Some(event) => Ok(EvdWaitStatus::Ready(event, self.count(key))),
             // This cannot happen, because the count was above zero.
             None => Err(DatError::new(ReturnType::InternalError, Subtype::None).into()),
         }

@@ -52,7 +52,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Drains and arms the unarmed feeders. The caller must call `settle_effects` afterwards.
+    /// Drains and arms the unarmed feeders. The caller must call `apply_effects` afterwards.
     pub(in crate::ia) fn arm_feeders(&mut self) {
         for key in self.feeding.all_unarmed() {
             if self.drain_evd(key, true) {

@@ -299,7 +299,7 @@ impl<P: Provider> Ia<P> {
         for evd in evds {
             self.drain_evd(evd, true);
         }
-        self.settle_effects();
+        self.apply_effects();
     }
 
     /// Handles an endpoint's outstanding binds as failed, because the endpoint's queue pair forgets them.

@@ -4,8 +4,8 @@
 //!
 //! - *posted*: the result of the last bind posted. `rmr_query` returns this binding, and it keeps an LMR from being
 //!   freed.
-//! - *settled*: the LMRs that the device's window may still use, according to the binds that are known to be done. The
-//!   device's region must outlive the window's use and every outstanding bind. Until then its LMR is in use
+//! - *window LMRs*: the LMRs that the device's window may still use, according to the binds that are known to be done.
+//!   The device's region must outlive the window's use and every outstanding bind. Until then its LMR is in use
 //!   ([`Ia::let_go_of_lmr`]). Closing an adapter removes LMRs in any state; the device's region is then deregistered
 //!   after the last use.
 //!
@@ -120,7 +120,7 @@ impl<P: Provider> Ia<P> {
             self.rmrs_invalidatable.remove(&bound.rmr_context);
             self.unbound_from(bound.lmr);
         }
-        if let Some(lmr) = rmr.settled() {
+        if let Some(lmr) = rmr.window_lmr() {
             self.let_go_of_lmr(lmr);
         }
         self.pzs[rmr.pz].users -= 1;

@@ -58,7 +58,7 @@ impl VportState {
     }
 }
 
-pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<VportState, CmdError> {
+pub(crate) fn read_state(control: &mut impl Commands, caps: &Caps) -> Result<VportState, CmdError> {
     let state = control.exec(&QueryVportStateIn::new())?;
     let mtu = query(control)?.mtu;
     let mut register = Pmtu::new();
