@@ -344,7 +344,7 @@ pub trait SharedReceiveQueue {
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
-    /// Posts a buffer. A later `post_recv`, or [SharedReceiveQueue::publish], updates the doorbell record.
+    /// Posts a buffer. A later `post_recv`, or [`SharedReceiveQueue::publish`], updates the doorbell record.
     ///
     /// # Errors
     /// As `post_recv`.

@@ -30,7 +30,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(name), Some(metrics)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: daemon PCI-ADDRESS|vfio-user:SOCKET METRICS-SOCKET [TURNS]".into());
+        return Err(
+            "usage: daemon PCI-ADDRESS|vfio-user:SOCKET METRICS-SOCKET [ITERATIONS]".into(),
+        );
     };
     let iterations = arguments.next().map(|number| number.parse()).transpose()?;
     let (listener, _path) = listen_privately(Path::new(&metrics))?;

@@ -167,7 +167,7 @@ impl std::fmt::Debug for Eq {
             .field("eqn", &self.eqn)
             .field("entries", &self.entries())
             .field("consumer", &format_args!("{:#x}", self.consumer))
-            .field("untold", &self.unpublished)
+            .field("unpublished", &self.unpublished)
             .field("armed", &!self.fired)
             .field("vector", &self.vector)
             .finish_non_exhaustive()

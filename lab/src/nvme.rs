@@ -1,9 +1,9 @@
 //! `cargo xtask nvme bench`: the cost of an I/O in the NVMe target, in instructions.
 //!
 //! In `nvmeof/benches/io.rs` a host repeatedly sends a given number of commands at once to workers with a null disk.
-//! Callgrind counts the instructions of the workers' turns in two runs with different numbers of rounds, so that the
-//! cost before the first command is subtracted. The calls that report register writes to the simulator, and turns
-//! without work, are subtracted, too. The result is the same in each run.
+//! Callgrind counts the instructions of the workers' iterations in two runs with different numbers of rounds, so that
+//! the cost before the first command is subtracted. The calls that report register writes to the simulator, and
+//! iterations without work, are subtracted, too. The result is the same in each run.
 
 use std::path::Path;
 
@@ -68,7 +68,7 @@ const ROWS: [Row; 12] = [
 struct Counted {
     ios: u64,
     idle: u64,
-    /// Instructions of the workers' turns, without the calls that report register writes to the simulator.
+    /// Instructions of the workers' iterations, without the calls that report register writes to the simulator.
     instructions: f64,
 }
 
@@ -121,7 +121,7 @@ pub fn bench() -> Result<()> {
     eprintln!("\r{:<60}", "");
     println!("{table}");
     println!(
-        "A turn in which nothing came costs {cost_of_idle:.0} instructions, and is taken off."
+        "An iteration in which nothing came costs {cost_of_idle:.0} instructions, and is taken off."
     );
     if !over.is_empty() {
         bail!("{}", over.join("\n"));
@@ -156,12 +156,12 @@ fn count(program: &Path, arguments: &[&str]) -> Result<Counted> {
             .filter(|(function, _)| function.contains(name));
         all.map(|(_, cost)| *cost).max().unwrap_or(0)
     };
-    let turns = of("region_iteration");
-    ensure!(turns > 0, "callgrind saw no turn");
+    let iterations = of("region_iteration");
+    ensure!(iterations > 0, "callgrind saw no iteration");
     Ok(Counted {
         ios,
         idle: idle + idle_before,
-        instructions: turns
+        instructions: iterations
             .checked_sub(of(bench::LISTENER_CALL))
             .context("the reports of register writes cost more than all")?
             as f64,

@@ -59,12 +59,12 @@ fn region_iteration(worker: &mut Worker) -> Result<bool, WorkerError> {
 struct Iterations(Rc<Cell<(u64, u64)>>);
 
 /// Returns a closure that runs one loop iteration of each worker, and advances the simulated time.
-fn others(fabric: Fabric, mut workers: Vec<Worker>, turns: Iterations) -> Meanwhile {
+fn others(fabric: Fabric, mut workers: Vec<Worker>, iterations: Iterations) -> Meanwhile {
     Box::new(move || {
         for worker in &mut workers {
             let came = region_iteration(worker)?;
-            let (all, idle) = turns.0.get();
-            turns.0.set((all + 1, idle + u64::from(!came)));
+            let (all, idle) = iterations.0.get();
+            iterations.0.set((all + 1, idle + u64::from(!came)));
         }
         fabric.sim.advance(STEP);
         Ok(())
@@ -106,10 +106,10 @@ fn main() -> Result<()> {
     let (folder, disk) = (tempfile::tempdir()?, Source::Null(DISK));
     let config = WorkerConfig::default();
     let (world, serving) = World::of(folder, instances, disk, SHIFT, config)?;
-    let turns = Iterations::default();
+    let iterations = Iterations::default();
     host.progress();
     let mut host = Host::of(host, world.address, PORT)?;
-    host.meanwhile = Some(others(fabric, serving, turns.clone()));
+    host.meanwhile = Some(others(fabric, serving, iterations.clone()));
     let load = Load {
         code,
         is_inline,
@@ -118,7 +118,7 @@ fn main() -> Result<()> {
         rounds,
         workers,
     };
-    use_disk(&world, host, &turns, &load)
+    use_disk(&world, host, &iterations, &load)
 }
 
 /// The I/O that the host issues.
@@ -132,7 +132,7 @@ struct Load {
 }
 
 /// Issues the I/O of the load from the host, and prints the results.
-fn use_disk(world: &World, mut host: Host, turns: &Iterations, load: &Load) -> Result<()> {
+fn use_disk(world: &World, mut host: Host, iterations: &Iterations, load: &Load) -> Result<()> {
     let Load {
         bytes,
         depth,
@@ -159,7 +159,7 @@ fn use_disk(world: &World, mut host: Host, turns: &Iterations, load: &Load) -> R
             meanwhile()?;
         }
     }
-    let (all, idle) = turns.0.get();
+    let (all, idle) = iterations.0.get();
     for _ in 0..rounds {
         for queue in &mut queues {
             for io in 0..depth {
@@ -180,9 +180,9 @@ fn use_disk(world: &World, mut host: Host, turns: &Iterations, load: &Load) -> R
         }
     }
     let ios = u64::from(depth) * u64::from(rounds) * u64::from(workers);
-    let (all_after, idle_after) = turns.0.get();
+    let (all_after, idle_after) = iterations.0.get();
     println!(
-        "{ios} I/Os, {} turns, {} of them idle; {all} turns, {idle} of them idle before",
+        "{ios} I/Os, {} iterations, {} of them idle; {all} iterations, {idle} of them idle before",
         all_after - all,
         idle_after - idle
     );

@@ -22,8 +22,8 @@ pub fn port(ia: &Ia) -> &Port {
 /// Returns whether an adapter uses ARP and neighbour discovery, and if not, the reason.
 ///
 /// [`NetworkState::Joined`] becomes [`NetworkState::Without`], and each instance gets
-/// [`NetworkEvent::NotJoined`](crate::event::NetworkEvent::NotJoined), if the device stops answering for the Ethernet
-/// port of these protocols: the port is then given up. Instances that are opened later are in the same state.
+/// [`NetworkEvent::NotJoined`](crate::event::NetworkEvent::NotJoined), if the device does not answer a command that
+/// repairs the Ethernet port: the port is then given up. Instances that are opened later are in the same state.
 /// Connections stay, and known MACs stay in use. Configured neighbours and addresses that contain the peer's MAC are
 /// reached as before. A peer whose MAC would have to be asked for is unreachable at once.
 #[must_use]

@@ -551,7 +551,7 @@ fn what_another_instance_hands_over_is_not_slept_over() {
 }
 
 #[test]
-fn a_datagram_is_looked_at_though_who_was_told_of_it_leaves() {
+fn a_datagram_is_processed_though_the_called_instance_ends() {
     explore(
         "one that ends",
         Broken::Nothing,

@@ -113,7 +113,7 @@ fn kernel() -> Suite {
         },
         slots: Slots::Linked,
         memory: "2G",
-        patience: PATIENCE,
+        patience: PATIENCE * 3,
         serve: &["--profile", "roce", "--report", "report-kernel.txt"],
         beside: None,
         lost: None,

@@ -180,8 +180,8 @@ impl Daemon {
     }
 
     /// Checks that a disk could be opened now, and could be locked if its settings ask for that, after the locks in
-    /// `own.released` have been released. If the existing namespace `there`
-    /// has the same source, its path must still name the open file.
+    /// `own.released` have been released. If the existing namespace `there` has the same source, its path must still
+    /// name the open file.
     pub(super) fn try_disk(
         &self,
         subsystem: &Nqn,

@@ -41,18 +41,14 @@ impl Identity {
     }
 
     /// Returns whether a claim of one excludes a claim of the other: they are the same file or block device, or one is
-    /// the disk to which the other belongs as a partition. `devices` is `/sys/dev/block`. If a block device is not
-    /// there, the answer is true for any two block devices.
-    pub(super) fn excludes(self, other: Self, devices: &Path) -> bool {
-        if self.inode.is_some() || other.inode.is_some() {
-            return self == other;
+    /// the disk to which the other belongs as a partition. `devices` is `/sys/dev/block`. Returns `None` for two block
+    /// devices of which one is not there.
+    fn excludes(self, other: Self, devices: &Path) -> Option<bool> {
+        if self == other || self.inode.is_some() || other.inode.is_some() {
+            return Some(self == other);
         }
-        match [self, other].map(|one| one.folders(devices)) {
-            [Some([one, disk]), Some([other, others_disk])] => {
-                one == other || one == others_disk || disk == other
-            }
-            [None, _] | [_, None] => true,
-        }
+        let [[one, disk], [other, others_disk]] = [self.folders(devices)?, other.folders(devices)?];
+        Some(one == other || one == others_disk || disk == other)
     }
 
     /// Returns the folders of a block device and of the disk that it is or belongs to (Linux
@@ -105,10 +101,14 @@ pub(super) enum Outlook {
 impl OwnLocks {
     /// Returns the outlook of a disk. `devices` is `/sys/dev/block`.
     pub(super) fn outlook(&self, disk: Identity, devices: &Path) -> Outlook {
-        let excluded = |by: &[Identity]| by.iter().any(|one| disk.excludes(*one, devices));
-        if !excluded(&self.released) {
+        // If nothing is known of a device, a released lock may be in the way, and a kept one is found at the open.
+        let excluded = |by: &[Identity], unknown: bool| {
+            by.iter()
+                .any(|one| disk.excludes(*one, devices).unwrap_or(unknown))
+        };
+        if !excluded(&self.released, true) {
             Outlook::Unaffected
-        } else if excluded(&self.kept) {
+        } else if excluded(&self.kept, false) {
             Outlook::Kept
         } else {
             Outlook::Released
@@ -299,14 +299,15 @@ mod tests {
         };
         let excludes = |one, other| block(one).excludes(block(other), &devices);
         for (one, other, expected) in [
-            (0, 0, true),
-            (0, 1, true),
-            (2, 0, true),
-            (1, 2, false),
-            (0, 16, false),
-            (1, 16, false),
+            (0, 0, Some(true)),
+            (0, 1, Some(true)),
+            (2, 0, Some(true)),
+            (1, 2, Some(false)),
+            (0, 16, Some(false)),
+            (1, 16, Some(false)),
             // The system does not know this one.
-            (0, 32, true),
+            (0, 32, None),
+            (32, 32, Some(true)),
         ] {
             assert_eq!(excludes(one, other), expected, "{one} and {other}");
         }
@@ -320,6 +321,9 @@ mod tests {
             (&[16], 0, Outlook::Released),
             (&[2], 1, Outlook::Released),
             (&[2], 2, Outlook::Unaffected),
+            // The system does not know 32.
+            (&[2], 32, Outlook::Released),
+            (&[32], 0, Outlook::Released),
         ] {
             let outlook = locks(kept).outlook(block(disk), &devices);
             assert_eq!(outlook, expected, "{disk} beside {kept:?}");
@@ -328,7 +332,8 @@ mod tests {
             device: 0,
             inode: Some(7),
         };
-        assert!(file.excludes(file, &devices) && !file.excludes(block(0), &devices));
+        assert_eq!(file.excludes(file, &devices), Some(true));
+        assert_eq!(file.excludes(block(0), &devices), Some(false));
     }
 
     #[test]

@@ -40,7 +40,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum State {
-    /// The entry is free. Its receive, if it has one, is posted, or will be posted at the end of the turn.
+    /// The entry is free. Its receive, if it has one, is posted, or will be posted at the end of the iteration.
     Free,
     /// The command has been received.
     New,

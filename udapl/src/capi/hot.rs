@@ -1,8 +1,8 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
-//! Each call makes the same call of the Rust interface: in the adapter's fast lane if the lane is open, otherwise in
-//! the lock (see `gate`). A closure `elsewhere` handles two cases: a handle that is not of this library, which may
-//! belong to another provider; and invalid arguments, which need a detailed error.
+//! Each call makes the same call of the Rust interface: in the adapter's fast lane if the lane is open, otherwise
+//! under the lock (see `gate`). A closure `elsewhere` handles two cases: a handle that is not of this library, which
+//! may belong to another provider; and invalid arguments, which need a detailed error.
 
 // UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]

@@ -11,8 +11,8 @@
 //! | of another instance | its handle | go to that EVD while it exists, then as in the next row |
 //! | none, or out of scope | DAT_EVD_ASYNC_EXISTS | go to the own EVDs of all other instances |
 //!
-//! A thread takes events for another instance out of the IA under the lock, and delivers them after the lock
-//! ([`ForwardedEvents`]). An event about the whole IA carries the handle of the IA that owns the EVD.
+//! A thread takes events for another instance out of the IA under the lock, and delivers them after it has
+//! released the lock ([`ForwardedEvents`]). An event about the whole IA carries the handle of the IA that owns the EVD.
 
 // UNSAFETY: tests that call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]

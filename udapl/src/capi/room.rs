@@ -1,7 +1,7 @@
 //! A room: a container for one value, its content. One thread at a time may use the content ([`Gate`]).
 //!
 //! A pointer to a room is always valid, because the room is never freed; its content may be replaced. The content is
-//! accessed only under the lock or in the fast lane. No reference to the content outlives the lock or the use of the
+//! accessed only under the lock or in the fast lane. No reference to the content outlives the guard or the use of the
 //! lane.
 //!
 //! If a call panics, which is a bug of the library, the content's state is unknown, and the room is *broken*. The
@@ -33,8 +33,8 @@ pub(super) trait Content: Send {
     fn hold_time(&self) -> Held;
     /// Wakes threads that sleep until the content changes.
     fn kick(&self);
-    /// Returns work to be done in other rooms. The caller does the work after the lock, because a thread may hold only
-    /// one lock at a time.
+    /// Returns work to be done in other rooms. The caller does the work after it has released the lock, because a
+    /// thread may hold the lock of only one room at a time.
     fn forwarded(&mut self) -> Option<Box<dyn FnOnce()>>;
     /// Records further details of an error that a call under the lock has returned, if the content has any.
     fn refused(&self, _error: DatError) {}
@@ -149,7 +149,7 @@ impl<T: Content> Room<T> {
     /// calls at the same time: the lane stays closed, so that they take the lock.
     pub(super) fn set_content(&self, content: T, function: Function, many: bool) {
         // PANIC: the lane of an empty room is closed, so taking the lock needs no membarrier(2) and cannot fail.
-        let _guard = self.gate.lock().expect("the lock of an empty room");
+        let _guard = self.gate.lock().expect("a closed lane needs no fence");
         self.set_lane(many);
         *unpoisoned(&self.function) = Some(function);
         // SAFETY: the lock excludes all other threads.
@@ -166,7 +166,7 @@ impl<T: Content> Room<T> {
         left: impl FnOnce(&T),
     ) -> DatResult<T> {
         let guard = self.gate.lock().map_err(|none| self.shut(none))?;
-        // SAFETY: the lock excludes all other threads, and no reference outlives it.
+        // SAFETY: the guard excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
         let fuse = BreakOnPanic(self);
         let may_take = cell.as_ref().ok_or_else(|| self.gone()).and_then(may);
@@ -230,7 +230,7 @@ impl<T: Content> Room<T> {
         work: impl FnOnce(&mut T) -> DatResult<R>,
     ) -> DatResult<R> {
         let guard = guard.map_err(|none| self.shut(none))?;
-        // SAFETY: the lock excludes all other threads, and no reference outlives it.
+        // SAFETY: the guard excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
         let fuse = BreakOnPanic(self);
         let Some(content) = cell.as_mut() else {

@@ -31,7 +31,7 @@ use crate::Ia;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Time until the next attempt on an instance that was busy.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
-/// Maximum number of calls of `Ia::progress` under one lock, while the IA has more events.
+/// Maximum number of calls of `Ia::progress` while the lock is held once, while the IA has more events.
 const PROGRESS_LIMIT: u32 = 16;
 
 /// An instance as an entry of the list.

@@ -245,7 +245,7 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
 
 /// A computed authentication step has no effect on another connection that has taken the queue's number meanwhile.
 #[test]
-fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
+fn a_step_counts_only_for_the_exchange_that_it_was_taken_from() {
     let mut m = model(true);
     let id = ready(&mut m, &disks(), HOST);
     m.keys = keyed().keys;

@@ -65,7 +65,7 @@ fn locks_of_several_threads_see_what_those_before_have_done() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..OFTEN {
-                    let _guard = gate.lock().expect("the lock of a closed lane");
+                    let _guard = gate.lock().expect("a closed lane needs no fence");
                     // The read and the write are separate, so that a thread that ran at the same time would lose a
                     // count.
                     let before = passed.load(Ordering::Relaxed);

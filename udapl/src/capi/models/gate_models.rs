@@ -31,7 +31,7 @@ impl Guarded {
             inside: UnsafeCell::new(0),
         };
         {
-            let _guard = guarded.gate.lock().expect("the lock of a closed lane");
+            let _guard = guarded.gate.lock().expect("a closed lane needs no fence");
             guarded.gate.open();
         }
         Arc::new(guarded)

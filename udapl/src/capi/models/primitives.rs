@@ -43,7 +43,7 @@ pub(super) enum Broken {
     LightFence,
     /// The heavy half is missing: other threads execute no fence.
     HeavyFence,
-    /// A thread enters the lane without checking for a closed lane or a wanted lock.
+    /// A thread enters the lane without checking for a closed lane or a thread that wants the lock.
     Check,
     /// The locking thread does not wait for the thread in the lane.
     Wait,
