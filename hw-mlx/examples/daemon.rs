@@ -30,18 +30,16 @@ const INTERVAL: Duration = Duration::from_secs(1);
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(name), Some(metrics)) = (arguments.next(), arguments.next()) else {
-        return Err(
-            "usage: daemon PCI-ADDRESS|vfio-user:SOCKET METRICS-SOCKET [ITERATIONS]".into(),
-        );
+        return Err("usage: daemon PCI-ADDRESS|vfio-user:SOCKET METRICS-SOCKET [COUNT]".into());
     };
-    let iterations = arguments.next().map(|number| number.parse()).transpose()?;
+    let count = arguments.next().map(|number| number.parse()).transpose()?;
     let (listener, _path) = listen_privately(Path::new(&metrics))?;
     let open = || match name.strip_prefix("vfio-user:") {
         Some(socket) => Function::vfio_user(socket),
         None => Function::vfio(&name),
     };
     let mut daemon = Daemon::new(open, listener, io::stdout())?;
-    for _ in 0..iterations.unwrap_or(u64::MAX) {
+    for _ in 0..count.unwrap_or(u64::MAX) {
         if !daemon.run_once(INTERVAL)? {
             break;
         }
