@@ -12,9 +12,9 @@ const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 /// Limit on the server's loop iterations until an honest client has a short answer while `CLIENTS` hostile clients
 /// connect at the same time. Each iteration accepts one client: 16 hostile clients, then the honest client. One more
 /// iteration answers.
-const TURNS: usize = 20;
+const ITERATIONS: usize = 20;
 /// Limit on the server's loop iterations until a client that reads without delay has an answer of 8 MiB.
-const LONG_TURNS: usize = 200;
+const LONG_ITERATIONS: usize = 200;
 
 /// Function that runs one loop iteration of the server.
 type RunOnce<'a> = &'a mut dyn FnMut();
@@ -54,20 +54,20 @@ fn scrape(listener: &TcpListener, ask: &[u8], most: usize, run_once: RunOnce<'_>
     let mut stream = connect(listener);
     stream.write_all(ask).expect("room for a head");
     let mut said = Vec::new();
-    for turns in 1..=most {
+    for iterations in 1..=most {
         run_once();
         if heard(&stream, &mut said) {
-            println!("answered in {turns} turns");
+            println!("answered in {iterations} iterations");
             return String::from_utf8(said).expect("text");
         }
     }
-    panic!("no answer in {most} turns: {} bytes", said.len());
+    panic!("no answer in {most} iterations: {} bytes", said.len());
 }
 
 #[test]
 fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
     with_server(8 << 20, |listener, _, run_once| {
-        let said = scrape(listener, ASK, LONG_TURNS, run_once);
+        let said = scrape(listener, ASK, LONG_ITERATIONS, run_once);
         assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{:.60}", said);
         assert!(said.contains("Content-Length: 8388608\r\n") && said.ends_with("xxx"));
         for (ask, status) in [
@@ -76,7 +76,7 @@ fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
             (b"\r\n\r\n", "400"),
             (&[b'x'; 8200], "400"),
         ] {
-            let said = scrape(listener, ask, TURNS, run_once);
+            let said = scrape(listener, ask, ITERATIONS, run_once);
             assert_eq!(said.split(' ').nth(1), Some(status), "{ask:?}");
         }
     });
@@ -95,7 +95,7 @@ fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
                     *drip = connect(listener);
                 }
             }
-            let said = scrape(listener, ASK, TURNS, run_once);
+            let said = scrape(listener, ASK, ITERATIONS, run_once);
             assert!(said.ends_with("\r\n\r\nxxxxxxxxxx"), "{said}");
         }
     });
@@ -123,7 +123,7 @@ fn a_client_has_one_deadline_for_its_head_and_its_answer() {
         assert!(heard(&takes_nothing, &mut said), "after its time");
         assert!(said.len() < 64 << 20, "cut off");
         // Both clients are removed completely, so the next client is served in time.
-        let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", TURNS, run_once);
+        let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", ITERATIONS, run_once);
         assert!(said.starts_with("HTTP/1.1 404"), "{said}");
     });
 }

@@ -547,7 +547,7 @@ fn a_quantile_is_the_time_that_so_many_were_quicker_than() {
 }
 
 #[test]
-fn a_service_that_is_left_goes_on_until_nothing_can_happen_any_more() {
+fn a_detached_service_serves_until_the_last_notifier_is_dropped() {
     let world = world();
     let path = world.service.path().to_owned();
     world.service.detach();

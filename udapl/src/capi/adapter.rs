@@ -250,18 +250,18 @@ impl Room<Open> {
         none_if_closed(answer)?.transpose()
     }
 
-    /// Runs `work` on an instance under the lock and wakes no thread ([`Room::inspect`]), unless the instance has been
-    /// closed; then returns `None`.
+    /// Runs `work` on an instance under the lock and wakes no thread ([`Room::with_no_wake`]), unless the instance
+    /// has been closed; then returns `None`.
     ///
     /// # Errors
     /// DAT_INTERNAL_ERROR: the adapter is broken, or membarrier(2) has failed.
-    pub(super) fn inspect_if_open<R>(
+    pub(super) fn with_no_wake_if_open<R>(
         &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> R,
     ) -> DatResult<Option<R>> {
         // The slot may contain a later opening.
-        none_if_closed(self.inspect(|open| Ok((open.instance.name == ia).then(|| work(open)))))
+        none_if_closed(self.with_no_wake(|open| Ok((open.instance.name == ia).then(|| work(open)))))
     }
 
     /// Removes an instance that is being closed, if `may` allows it. All of its handles become invalid.
@@ -434,8 +434,8 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_turn_is_an_answer_and_puts_the_adapter_away() {
-        let handle = opened("sim:panics-in-a-turn");
+    fn a_panic_under_the_lock_returns_internal_error_and_breaks_the_adapter() {
+        let handle = opened("sim:panics-under-the-lock");
         let broken = internal("").code();
         let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
         let function = function_of(adapter);
@@ -521,6 +521,34 @@ mod tests {
         assert_eq!(waited, internal("").code());
     }
 
+    /// A break wakes the threads that sleep, whether the call that broke the adapter held the lock or was in the lane.
+    #[test]
+    fn an_adapter_that_breaks_wakes_its_sleeping_threads() {
+        for (name, is_in_lane) in [
+            ("sim:wakes-under-the-lock", false),
+            ("sim:wakes-in-the-lane", true),
+        ] {
+            let handle = opened(name);
+            let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+            let sleep = adapter.with(|open| Ok(Arc::clone(&open.sleep)));
+            let sleep = sleep.expect("it is open");
+            let sleeper = sleep.enlist();
+            assert!(!sleeper.is_kicked(), "{name}");
+            if is_in_lane {
+                if adapter.fast(|_| Some(0)).is_none() {
+                    return; // no membarrier(2), no lane
+                }
+                let _broken = adapter.fast(|_| panic!("as if we had made a mistake"));
+            } else {
+                let _broken = call(|| {
+                    adapter.with(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
+                });
+            }
+            assert_eq!(answer(handle), internal("").code(), "{name}");
+            assert!(sleeper.is_kicked(), "{name}");
+        }
+    }
+
     fn opened_by_name(name: &core::ffi::CStr) -> DatHandle {
         let (mut async_evd, mut ia) = (null_mut(), null_mut());
         // SAFETY: contract TEXT for the string, ROOM for the handles.
@@ -548,7 +576,8 @@ mod tests {
             return; // no membarrier(2), no lane
         }
         REFUSED.set(Some(libc::EPERM));
-        let refused = adapter.with(|_| -> DatResult<()> { panic!("nobody gets in") });
+        let refused = adapter
+            .with(|_| -> DatResult<()> { unreachable!("the lock was granted without the fence") });
         REFUSED.set(None);
         let error = refused.expect_err("no fence");
         assert_eq!(error.return_type(), ReturnType::InternalError);

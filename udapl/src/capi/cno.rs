@@ -213,7 +213,7 @@ fn wait(
     let sleeper = sleep.enlist();
     let mut taken = Taken::NOTHING;
     loop {
-        let checked = adapter.inspect_if_open(ia, |open| {
+        let checked = adapter.with_no_wake_if_open(ia, |open| {
             taken.share(&open.ia);
             let status = open.ia.cno_wait_check(wait);
             status.map(|status| match status {
@@ -253,7 +253,7 @@ fn wait(
 
 /// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResult<DatHandle> {
-    let ended = adapter.inspect_if_open(ia, |open| open.ia.cno_wait_cancel(wait))?;
+    let ended = adapter.with_no_wake_if_open(ia, |open| open.ia.cno_wait_cancel(wait))?;
     // If the IA was closed meanwhile, the result is the same as in `wait`.
     ended.map_or(Ok(null_mut()), Err)
 }

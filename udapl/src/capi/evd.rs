@@ -274,8 +274,8 @@ fn wait<T>(
     let sleeper = sleep.enlist();
     let mut taken = Taken::NOTHING;
     loop {
-        let checked: DatResult<Option<Result<Checked<T>, WaitError>>> =
-            adapter.inspect_if_open(ia, |open| {
+        let checked: DatResult<Option<Result<Checked<T>, WaitError>>> = adapter
+            .with_no_wake_if_open(ia, |open| {
                 taken.share(&open.ia);
                 open.ia.evd_wait_check(wait).map(|status| match status {
                     EvdWaitStatus::Ready(event, left) => Ok((left, made(open, &event))),
@@ -303,7 +303,7 @@ fn wait<T>(
 
 /// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitError {
-    let ended = adapter.inspect_if_open(ia, |open| open.ia.evd_wait_cancel(wait));
+    let ended = adapter.with_no_wake_if_open(ia, |open| open.ia.evd_wait_cancel(wait));
     // If the program has closed the IA meanwhile, the result is DAT_ABORT as in `wait`.
     ended
         .and_then(|ended| ended.ok_or_else(aborted))

@@ -117,7 +117,8 @@ impl<T> Room<T> {
     }
 
     /// Stops the function and returns the error of a refused access. A thread in the fast lane cannot be excluded, so
-    /// all access is refused. The content is neither taken out nor freed.
+    /// all access is refused. The content is neither taken out nor freed. Waiting threads notice it at their next
+    /// check, within a second.
     #[cold]
     fn shut(&self, none: LockLost) -> DatError {
         if self.stop() {
@@ -195,7 +196,7 @@ impl<T: Content> Room<T> {
     /// Those of `work`. DAT_INVALID_HANDLE|IA: the content was closed meanwhile. DAT_INTERNAL_ERROR: the room is
     /// broken, or membarrier(2) has failed.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
-        self.inspect(|content| {
+        self.with_no_wake(|content| {
             let answer = work(content);
             content.kick();
             answer
@@ -207,7 +208,10 @@ impl<T: Content> Room<T> {
     ///
     /// # Errors
     /// Those of [`Room::with`].
-    pub(super) fn inspect<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
+    pub(super) fn with_no_wake<R>(
+        &self,
+        work: impl FnOnce(&mut T) -> DatResult<R>,
+    ) -> DatResult<R> {
         self.with_guard(self.gate.lock(), work)
     }
 

@@ -119,6 +119,12 @@ impl Taken {
 pub(super) struct Signalled;
 
 impl Sleeper<'_> {
+    /// Returns whether a thread has woken this one since the last call.
+    #[cfg(test)]
+    pub(super) fn is_kicked(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.take() != 0)
+    }
+
     /// Sleeps until an event may have arrived, or until the deadline on the function's clock. Then the caller must
     /// check for events.
     ///
@@ -137,7 +143,7 @@ impl Sleeper<'_> {
         }
         let taken = Taken::by(&self.interrupts[..self.sleep.vectors]);
         if let Some(own) = &self.own {
-            own.take();
+            let _kicks = own.take();
         }
         if taken.taken {
             self.sleep.sleepers.taken_by(self.own.as_ref());

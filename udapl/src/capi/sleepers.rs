@@ -3,7 +3,7 @@
 //! Several threads sleep on the same interrupts of the device. The interrupt wakes all of them, but the first one to
 //! check clears the signal and takes the events, which may be for another thread. So it wakes the others, each by an
 //! interrupt of its own. A thread that changes, under the lock, a condition that a sleeping thread may wait for also
-//! wakes all.
+//! wakes all. So does a thread that breaks the adapter, under the lock or in the lane.
 //!
 //! No wake-up is lost: a thread registers first, then checks its condition under the lock, and only then sleeps. A
 //! thread that changes the condition after the check finds the sleeping thread registered.
@@ -36,7 +36,8 @@ impl Sleepers {
         }
     }
 
-    /// Wakes all registered threads. The caller must hold the lock.
+    /// Wakes all registered threads. The caller must hold the lock or be in the lane: a thread that registered before
+    /// an earlier check is then visible in `count`.
     #[inline]
     pub(super) fn kick(&self) {
         if self.count.load(Ordering::Relaxed) != 0 {
@@ -74,9 +75,10 @@ pub(super) struct Enlisted<'a> {
 }
 
 impl Enlisted<'_> {
-    /// Clears the thread's own interrupt. The thread checks its condition in any case.
-    pub(super) fn take(&self) {
-        let _kicks = self.own.take();
+    /// Clears the thread's own interrupt. Returns the number of its signals. The thread checks its condition in any
+    /// case.
+    pub(super) fn take(&self) -> u64 {
+        self.own.take()
     }
 }
 

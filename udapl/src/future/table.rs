@@ -42,7 +42,7 @@ slotmap::new_key_type! {
     pub(super) struct LinkKey;
 }
 
-/// Number of events after which one turn stops polling, so that tasks get to run.
+/// Number of events after which [`Driver::run_once`](super::Driver::run_once) stops polling, so that tasks get to run.
 const BUDGET: usize = 1024;
 
 /// The table, and the regions waiting to be freed.

@@ -187,8 +187,8 @@ impl Folder {
 /// # Errors
 /// The folder cannot be created or opened, or is not safe.
 pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
-    // A relative path may name another folder when the next dump is written. A slash at the end would lead through a
-    // link (path_resolution(7)); a path made of components has none.
+    // A relative path may name another folder when the next dump is written. With a slash at its end, a path
+    // follows a link (path_resolution(7)). `components` removes the slash.
     let path: PathBuf = std::path::absolute(path)?.components().collect();
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = folders.by_path.get(&path) {

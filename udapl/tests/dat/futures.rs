@@ -89,7 +89,7 @@ impl Both {
         Self { fabric, drivers }
     }
 
-    /// Runs one turn of each driver. If neither driver took an event, advances time by 0.1 ms.
+    /// Calls `Driver::run_once` of each driver once. If neither driver took an event, advances time by 0.1 ms.
     fn run_once(&mut self) {
         let mut idle = true;
         for driver in &mut self.drivers {

@@ -1,5 +1,5 @@
 //! One side of a measured connection: a simulated function that can ignore register writes, an instance, an endpoint
-//! and registered memory. The test of the hot path and its benchmark use it.
+//! and registered memory. The hot-path test and the hot-path benchmark use this file.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub struct Side {
     pub pz: PzHandle,
     pub slice: LmrSlice,
     pub triplet: LmrTriplet,
-    /// The segment, for the peer.
+    /// The same 64 bytes, as the peer names them.
     pub remote: RmrTriplet,
 }
 

@@ -24,7 +24,7 @@ fn without_the_fence_the_lock_is_refused_then_and_later_and_the_lane_is_closed()
     assert_eq!(
         gate.lock().map(drop),
         Err(LockLost(libc::EPERM)),
-        "somebody is in the lane"
+        "a thread is in the lane"
     );
     REFUSED.set(None);
     gate.exit();
@@ -88,7 +88,7 @@ fn who_waits_for_the_lane_lets_a_thread_of_lower_priority_leave_it() {
         });
         let in_the_lane = scope.spawn(move || {
             pin();
-            assert!(gate.enter(), "nobody wants the lock yet");
+            assert!(gate.enter(), "no thread wants the lock yet");
             go.send(()).expect("the thread listens");
             while !gate.is_wanted() && !first.is_finished() {
                 thread::yield_now();

@@ -58,7 +58,7 @@ fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
 }
 
 #[test]
-fn locks_of_several_threads_see_what_those_before_have_done() {
+fn a_thread_with_the_lock_sees_the_changes_of_earlier_holders() {
     let gate = Gate::new();
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -97,12 +97,12 @@ fn upcalls_queued_by_several_threads_are_made_once() {
             made.extend(left);
             made
         });
-        let tellers = [0, 1].map(|which| {
+        let pushers = [0, 1].map(|which| {
             let upcalls = &upcalls;
             scope.spawn(move || (0..OFTEN).for_each(|number| upcalls.push(2 * number + which)))
         });
-        for teller in tellers {
-            teller.join().expect("the thread");
+        for pusher in pushers {
+            pusher.join().expect("the thread");
         }
         upcalls.end();
         server.join().expect("the thread")

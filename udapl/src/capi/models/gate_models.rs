@@ -45,7 +45,7 @@ impl Guarded {
         });
     }
 
-    /// Works under the lock, like `Room::inspect`.
+    /// Works under the lock, like `Room::with_no_wake`.
     fn work_locked(&self) -> Result<(), LockLost> {
         let _guard = self.gate.lock()?;
         self.work();
@@ -187,7 +187,7 @@ fn posts_beside_refused_locks() {
 const SOUND: [Fences; 2] = [Fences::Interrupts, Fences::Paired];
 
 #[test]
-fn nobody_is_in_the_lane_beside_the_lock() {
+fn the_lock_excludes_the_lane() {
     for fences in SOUND {
         explore(
             "posts beside locks",
@@ -198,7 +198,7 @@ fn nobody_is_in_the_lane_beside_the_lock() {
 }
 
 #[test]
-fn nobody_is_in_the_lane_beside_locks_of_two_threads() {
+fn locks_of_two_threads_exclude_the_lane() {
     for fences in SOUND {
         let machine = (fences, Broken::Nothing);
         explore(
@@ -210,7 +210,7 @@ fn nobody_is_in_the_lane_beside_locks_of_two_threads() {
 }
 
 #[test]
-fn nobody_is_in_the_lane_beside_a_lock_that_was_tried() {
+fn a_tried_lock_excludes_the_lane() {
     for fences in SOUND {
         let machine = (fences, Broken::Nothing);
         explore(
@@ -239,7 +239,7 @@ fn a_lane_that_closes_and_opens_lets_nobody_in_beside_another() {
 }
 
 #[test]
-fn without_membarrier_everybody_takes_the_lock() {
+fn without_membarrier_every_thread_takes_the_lock() {
     explore(
         "no membarrier",
         (Fences::Missing, Broken::Nothing),
