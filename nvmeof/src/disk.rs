@@ -21,7 +21,7 @@ use nix::libc::O_DIRECT;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use udapl::reactor::{File, HandedInError, ReactorError, handed_in};
 
-use claim::{Claim, Outlook};
+use claim::{Claim, Conflict};
 pub use claim::{Identity, OwnLocks};
 use faults::Faults;
 
@@ -178,8 +178,9 @@ impl Disk {
     }
 
     /// Checks whether a disk could be opened, and locked if `locks`, after a reload has released some of the locks in
-    /// `own`. The lock is not tried where a released lock is in the way. Nor is it tried on a descriptor that was
-    /// handed in, because the lock belongs to the open file, which another program may use.
+    /// `own`. The lock is not tried where a released lock is in the way. So a lock of another program on a sibling
+    /// partition shows only at the open. Nor is it tried on a descriptor that was handed in, because the lock belongs
+    /// to the open file, which another program may use.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -195,14 +196,14 @@ impl Disk {
             return Ok(());
         }
         let devices = Path::new("/sys/dev/block");
-        match disk.identity.map(|one| own.outlook(one, devices)) {
-            Some(Outlook::Released) => Ok(()),
-            Some(Outlook::Kept) => Err(DiskError::Taken {
+        match disk.identity.map(|one| own.conflict_with(one, devices)) {
+            Some(Conflict::Released) => Ok(()),
+            Some(Conflict::Kept) => Err(DiskError::Taken {
                 what: disk.name(),
                 holder: "another namespace of this process lies on it or on a part of it"
                     .to_owned(),
             }),
-            Some(Outlook::Unaffected) | None => disk.lock(),
+            Some(Conflict::None) | None => disk.lock(),
         }
     }
 

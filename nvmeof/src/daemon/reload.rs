@@ -97,12 +97,9 @@ impl Daemon {
     }
 
     /// Returns the locks that this reload releases and those that it keeps. A file's lock is released if all namespaces
-    /// that have locked it are removed or changed. The namespaces in `staying` are not.
+    /// that have locked it are removed or changed. Namespaces in `staying` keep their locks.
     fn own_locks(&self, before: &Settings, wanted: &Settings, staying: &Staying) -> OwnLocks {
-        let OwnLocks {
-            mut released,
-            mut kept,
-        } = OwnLocks::default();
+        let mut own = OwnLocks::default();
         for (name, subsystem) in &before.subsystems {
             let of = wanted.subsystems.get(name);
             for (nsid, namespace) in &subsystem.namespaces {
@@ -110,12 +107,16 @@ impl Daemon {
                 let Ok(there) = there else { continue };
                 let goes = of.and_then(|of| of.namespaces.get(nsid)) != Some(namespace)
                     && !staying.contains_key(&(name.clone(), *nsid));
-                let files = if goes { &mut released } else { &mut kept };
+                let files = if goes {
+                    &mut own.released
+                } else {
+                    &mut own.kept
+                };
                 files.extend(there.disk().locked());
             }
         }
-        released.retain(|file| !kept.contains(file));
-        OwnLocks { released, kept }
+        own.released.retain(|file| !own.kept.contains(file));
+        own
     }
 
     /// Returns the namespaces whose settings change but whose new disk is refused, each with the reason. Such a

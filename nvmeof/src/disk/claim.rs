@@ -41,8 +41,8 @@ impl Identity {
     }
 
     /// Returns whether a claim of one excludes a claim of the other: they are the same file or block device, or one is
-    /// the disk to which the other belongs as a partition. `devices` is `/sys/dev/block`. Returns `None` for two block
-    /// devices of which one is not there.
+    /// the disk to which the other belongs as a partition. `devices` is `/sys/dev/block`. Returns `None` for two
+    /// different block devices if `devices` lacks one of them.
     fn excludes(self, other: Self, devices: &Path) -> Option<bool> {
         if self == other || self.inode.is_some() || other.inode.is_some() {
             return Some(self == other);
@@ -87,31 +87,32 @@ pub struct OwnLocks {
     pub kept: Vec<Identity>,
 }
 
-/// Whether a new disk can be locked once a reload has released its locks.
+/// Conflict of a new disk with the locks of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlook {
-    /// The locks of this process do not matter. An attempt shows the answer now.
-    Unaffected,
-    /// A lock of this process is in the way now and will be released.
+pub(super) enum Conflict {
+    /// No lock of this process is in the way.
+    None,
+    /// A lock that will be released is in the way.
     Released,
-    /// A lock of this process is in the way and is kept.
+    /// A lock that is kept is in the way.
     Kept,
 }
 
 impl OwnLocks {
-    /// Returns the outlook of a disk. `devices` is `/sys/dev/block`.
-    pub(super) fn outlook(&self, disk: Identity, devices: &Path) -> Outlook {
-        // If nothing is known of a device, a released lock may be in the way, and a kept one is found at the open.
+    /// Returns the conflict of a disk with these locks. `devices` is `/sys/dev/block`.
+    pub(super) fn conflict_with(&self, disk: Identity, devices: &Path) -> Conflict {
+        // A device that `devices` lacks counts as excluded by a released lock: its own lock is not tried. It does not
+        // count as excluded by a kept lock: the open refuses it later.
         let excluded = |by: &[Identity], unknown: bool| {
             by.iter()
                 .any(|one| disk.excludes(*one, devices).unwrap_or(unknown))
         };
         if !excluded(&self.released, true) {
-            Outlook::Unaffected
+            Conflict::None
         } else if excluded(&self.kept, false) {
-            Outlook::Kept
+            Conflict::Kept
         } else {
-            Outlook::Released
+            Conflict::Released
         }
     }
 }
@@ -317,16 +318,16 @@ mod tests {
             kept: kept.iter().map(|minor| block(*minor)).collect(),
         };
         for (kept, disk, expected) in [
-            (&[2_u64][..], 0, Outlook::Kept),
-            (&[16], 0, Outlook::Released),
-            (&[2], 1, Outlook::Released),
-            (&[2], 2, Outlook::Unaffected),
+            (&[2_u64][..], 0, Conflict::Kept),
+            (&[16], 0, Conflict::Released),
+            (&[2], 1, Conflict::Released),
+            (&[2], 2, Conflict::None),
             // The system does not know 32.
-            (&[2], 32, Outlook::Released),
-            (&[32], 0, Outlook::Released),
+            (&[2], 32, Conflict::Released),
+            (&[32], 0, Conflict::Released),
         ] {
-            let outlook = locks(kept).outlook(block(disk), &devices);
-            assert_eq!(outlook, expected, "{disk} beside {kept:?}");
+            let conflict = locks(kept).conflict_with(block(disk), &devices);
+            assert_eq!(conflict, expected, "{disk} beside {kept:?}");
         }
         let file = Identity {
             device: 0,

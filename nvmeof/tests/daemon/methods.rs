@@ -416,7 +416,10 @@ fn the_program_asks_as_a_person_types() -> Result<()> {
 }
 
 /// A server that answers like an adapter's control socket.
-struct Adapter(#[expect(dead_code, reason = "the socket ends without it")] control::Notifier);
+struct Adapter(
+    #[expect(dead_code, reason = "serving ends when the last Notifier is dropped")]
+    control::Notifier,
+);
 
 impl control::Subject for Adapter {
     fn call(&mut self, _: &str, _: &Value) -> Result<Value, control::rpc::Refusal> {

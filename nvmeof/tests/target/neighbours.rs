@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 use crate::host::{Host, Queue, command, transfer};
 use crate::world::{PORT, World};
 
-/// Simulated time between two turns of the worker.
+/// Simulated time between two iterations of the worker.
 const STEP: Duration = Duration::from_micros(100);
 /// Maximum number of turns of an I/O of the honest host: 600 us.
 const DEADLINE: u64 = 6;
@@ -32,7 +32,7 @@ const DEADLINE: u64 = 6;
 /// enabling and reading the status. A worker handles connection messages only after 127 polls of an empty queue.
 const NEWCOMER: u64 = 160;
 /// Number of turns in which all messages in flight arrive.
-const DRAINED: u64 = 50;
+const DRAIN_ITERATIONS: u64 = 50;
 /// Number of turns within which a worker checks the model's timers at least once.
 const TICKED: u64 = 2048;
 
@@ -230,7 +230,7 @@ impl Setup {
         world.target.stop();
         let step = |_: &()| fabric.sim.advance(STEP);
         for mut worker in serving.take() {
-            for _ in 0..DRAINED {
+            for _ in 0..DRAIN_ITERATIONS {
                 worker.run_once()?;
                 step(&());
             }
@@ -270,7 +270,7 @@ fn event_requests_of_128_discovery_controllers_hold_up_no_honest_host() -> Resul
         queues.push(queue);
         setup.live()?;
     }
-    setup.pass(DRAINED)?;
+    setup.pass(DRAIN_ITERATIONS)?;
     setup.newcomer()?;
     setup.end("events")
 }
@@ -303,7 +303,7 @@ fn a_host_that_takes_no_answers_before_connect_holds_up_no_honest_host() -> Resu
     for queue in &queues {
         setup.hostile.expect_end(queue)?;
     }
-    setup.pass(DRAINED)?;
+    setup.pass(DRAIN_ITERATIONS)?;
     assert_eq!(setup.room().guests, 0, "{:?}", setup.room());
     setup.end("no receives before Connect")
 }
@@ -472,7 +472,7 @@ fn guests_of_one_address_end_each_other_and_others_connect() -> Result<()> {
             setup.newcomer()?;
         }
     }
-    setup.pass(DRAINED)?;
+    setup.pass(DRAIN_ITERATIONS)?;
     let room = setup.room();
     assert_eq!((room.guests, room.displaced_guests), (128, 172), "{room:?}");
     assert_eq!(
@@ -492,7 +492,7 @@ fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
     assert_eq!(setup.room().guests, 1);
     setup.world.target.advance(Duration::from_secs(1));
     setup.hostile.expect_end(&queue)?;
-    setup.pass(DRAINED)?;
+    setup.pass(DRAIN_ITERATIONS)?;
     assert_eq!(setup.room().guests, 0);
     setup.end("a connection without Connect")
 }
