@@ -13,9 +13,9 @@
 //! Other users of addresses bound the window: without a limit of the stack's size (`ulimit -s unlimited`) the kernel
 //! puts mappings from a third of the address space upwards on x86-64, at 0x2aaa_aaaa_a000, and from a quarter upwards
 //! on 64-bit Arm, at 0x4000_0000_0000 (`TASK_UNMAPPED_BASE`). AddressSanitizer has its shadow below 0x1000_7fff_8000 on
-//! x86-64, and below 0x2010_0000_0000 on 64-bit Arm (LLVM `asan_mapping.h`). ThreadSanitizer and MemorySanitizer assign
-//! all addresses, and let a program map none of the window's (`tsan_platform.h`, `msan.h`). Under these two, memory is
-//! also mapped outside the window.
+//! x86-64, and below 0x2010_0000_0000 on 64-bit Arm (LLVM `asan_mapping.h`). ThreadSanitizer and MemorySanitizer divide
+//! all addresses among their own uses, and let a program map none of the window's (`tsan_platform.h`, `msan.h`). Under
+//! these two, memory is also mapped outside the window.
 //!
 //! Proposed addresses go upwards. They begin again at the window's start when its end was reached, and at a random
 //! place when several proposals in a row were in use ([`jump`]). Then they may have been proposed before, and be free

@@ -485,6 +485,7 @@ fn a_port_with_garbage_for_a_capability_list_is_looked_at_for_a_bounded_time() {
     let file = format!("/sys/devices/pci0000:3a/{PORT}/config");
     // Both capability lists have an entry that points at itself.
     let mut config = vec![0; 4096];
+    config[0x06] = 0x10;
     config[0x34] = 0x40;
     config[0x40] = 0x05;
     config[0x41] = 0x40;

@@ -510,7 +510,10 @@ fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
 }
 
 /// A subject that reports the methods of nvmeofd.
-struct Target(#[expect(dead_code, reason = "the socket ends without it")] control::Notifier);
+struct Target(
+    #[expect(dead_code, reason = "serving ends when the last Notifier is dropped")]
+    control::Notifier,
+);
 
 impl control::Subject for Target {
     fn call(&mut self, _: &str, _: &Value) -> Result<Value, control::rpc::Refusal> {

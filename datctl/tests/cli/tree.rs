@@ -202,6 +202,7 @@ impl Tree {
     /// Adds a root port with an ACS capability whose control register has this value.
     pub fn port(&self, address: &str, acs_control: u8) {
         let mut config = vec![0; 4096];
+        config[0x06] = 0x10; // There are capabilities.
         config[0x34] = 0x40;
         config[0x40] = 0x10; // PCI Express,
         config[0x42] = 0x42; // a root port.

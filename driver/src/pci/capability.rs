@@ -1,5 +1,9 @@
 //! The list of capabilities in a function's configuration space (PCI base specification, "Capabilities List").
 
+/// Offset of the low byte of the Status register.
+const STATUS: u16 = 0x06;
+/// Bit of the Status register that is set if the function has a list of capabilities.
+const HAS_LIST: u8 = 1 << 4;
 /// Offset of the pointer to the first capability.
 const FIRST: u16 = 0x34;
 /// Offset after the header of configuration space. No capability lies below it.
@@ -13,6 +17,9 @@ pub(crate) fn find<E>(
     id: u8,
     mut read: impl FnMut(u16) -> Result<u8, E>,
 ) -> Result<Option<u16>, E> {
+    if read(STATUS)? & HAS_LIST == 0 {
+        return Ok(None);
+    }
     let mut at = read(FIRST)?;
     for _ in 0..MOST {
         if at < HEADER_END {
@@ -42,6 +49,13 @@ mod tests {
         let mut config = [0; 0x100];
         assert_eq!(found(0x10, &config), Ok(None));
         config[0x34] = 0x40;
+        config[0x40] = 0x01;
+        assert_eq!(
+            found(0x01, &config),
+            Ok(None),
+            "the bit of the list is not set"
+        );
+        config[0x06] = 0x10;
         // The reserved bits of the pointer are set.
         config[0x40..0x42].copy_from_slice(&[0x01, 0x63]);
         config[0x60..0x62].copy_from_slice(&[0x10, 0x9c]);

@@ -65,6 +65,7 @@ fn the_capabilities_and_the_bit_of_pci_decide_which_order_a_key_relaxes() {
             *state.caps.entry(READ).or_default() |= read;
         }
         // Capabilities: power management at 0x40, then PCI Express at 0x60 with Device Control at 0x68.
+        double.config_write(0x06, &[0x10]);
         double.config_write(0x34, &[0x40]);
         double.config_write(0x40, &[0x01, 0x60]);
         double.config_write(0x60, &[0x10, 0x00]);

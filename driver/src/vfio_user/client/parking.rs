@@ -61,8 +61,9 @@ fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
 }
 
 impl Client {
-    /// Describes the connection for another process, with a duplicate of each socket. The caller sends no message after
-    /// this, because the snapshot has the ID of the next one.
+    /// Describes the connection for another process, with a duplicate of each socket. The snapshot has the ID of the
+    /// next message. If another function of the space sends messages after this, IDs repeat, which is harmless once
+    /// they were answered.
     pub(crate) fn snapshot(
         &self,
         parting: &mut Parting<'_>,

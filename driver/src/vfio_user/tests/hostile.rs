@@ -168,7 +168,7 @@ fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
 }
 
 #[test]
-fn only_an_expected_message_that_has_arrived_is_dropped_unread() {
+fn a_message_is_dropped_only_if_it_is_expected_and_complete() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut same = ours.try_clone().unwrap();
     let socket = Socket::with_patience(ours, PATIENCE).unwrap();

@@ -413,6 +413,14 @@ fn a_fault_on_the_twin_socket_shuts_no_socket_down_that_was_handed_over() {
         let is_open = ends.main.check_quiet().is_ok();
         assert_eq!(is_open, !is_failed, "round {round}");
     }
+    // Here the thread is first.
+    let ends = Ends::new();
+    ends.server.socket.shut_down();
+    while ends.client.failure().is_none() {
+        thread::yield_now();
+    }
+    ends.client.part();
+    assert!(ends.main.check_quiet().is_err());
 }
 
 /// Connects a client with a twin socket, exchanges VERSION, and maps a page at 0x1000 that is accessed by messages.
