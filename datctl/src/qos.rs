@@ -4,7 +4,7 @@ use hw_mlx::{PortQos, TrustState};
 use serde::Serialize;
 
 /// Text for a setting that can be read and set only on the physical function's side.
-const NOT_REPORTED: &str = "not told to this function; the physical function's side";
+const NOT_REPORTED: &str = "not reported to this function; on the physical function's side";
 
 /// Settings of the port. A field is `None` if the function may not read it.
 #[derive(Serialize)]

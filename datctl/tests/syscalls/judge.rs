@@ -35,7 +35,7 @@ fn asked() -> Option<usize> {
 pub fn is_asked_for(places: usize) -> bool {
     let is_asked = asked().is_some_and(|asked| asked >= places);
     if !is_asked {
-        println!("SKIPPED: {SCOPE} is not {places} or more");
+        println!("skipped: {SCOPE} is not {places} or more");
     }
     is_asked
 }
@@ -169,7 +169,7 @@ pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     let healthy = match play(part, place().directory(), None, outside) {
         Ok(run) => run,
         Err(Forbidden(errno)) => {
-            println!("SKIPPED: nobody can be traced here: ptrace: {errno}");
+            println!("skipped: this process may not trace another one: ptrace: {errno}");
             return;
         }
     };
@@ -189,7 +189,7 @@ pub fn walk_files(part: &str) {
     let healthy = match play(part, place.directory(), None, &files::beside) {
         Ok(run) => run,
         Err(Forbidden(errno)) => {
-            println!("SKIPPED: nobody can be traced here: ptrace: {errno}");
+            println!("skipped: this process may not trace another one: ptrace: {errno}");
             return;
         }
     };

@@ -18,7 +18,7 @@
 //! By default only three tests run: `simulator`, `wire`, and that of the recording. In each of them every call fails
 //! once with each of its errors, at one of its occurrences in the session. 20 more combinations of call, error and
 //! occurrence follow. With `DAT_TEST_SYSCALLS=N` the other tests run, too, with N occurrences of each call for each of
-//! its errors (`=all`: all occurrences). That of the acceptance run, whose trace has some 270,000 writes, needs N of 2
+//! its errors (`=all`: all occurrences). That of the acceptance run, whose trace has about 270,000 writes, needs N of 2
 //! or more. `DAT_TEST_SYSCALLS_ONLY=NAME` limits the tests to one call. The output is the table of
 //! docs/system-calls.md. Where tracing is forbidden the tests are skipped and say so. They exist only for x86-64 with
 //! the GNU C library.

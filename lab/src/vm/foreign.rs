@@ -113,6 +113,7 @@ fn kernel() -> Suite {
         },
         slots: Slots::Linked,
         memory: "2G",
+        // The limits of its steps add up to 2,290 s.
         patience: PATIENCE * 3,
         serve: &["--profile", "roce", "--report", "report-kernel.txt"],
         beside: None,

@@ -3,7 +3,8 @@
 //! The guest is that of `nvme compare`: the kernel's target and ours, one after the other, with the kernel's own host.
 //! One packet in a hundred is lost, and another one is reordered. Both suites have a ConnectX-5; in one of them it
 //! lacks the capability `roce_accl`, without which nothing is retransmitted before the ACK timeout. The kernel's
-//! counters show how losses were noticed. The rate is meaningful only in comparison with that of the other suite.
+//! counters show how losses were noticed. Rates depend on the load of the machine; only large
+//! differences mean something.
 
 use anyhow::{Context, Result, ensure};
 
@@ -107,18 +108,19 @@ fn lossy(step: &Step, early: bool) -> Result<String> {
         }
     };
     let [timeouts, before] = [counted(TIMEOUTS)?, counted(EARLY)?];
-    ensure!(
-        before.is_some() == early,
-        "{EARLY} is {before:?}: not these cards"
-    );
     let noticed = if early { before } else { timeouts };
-    ensure!(
-        noticed > Some(0) || step.name == "ours-lossy",
-        "nothing was noticed by retransmission: {noticed:?}"
-    );
+    let has_counter = before.is_some();
     let shown =
         |count: Option<u64>| count.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
     let [timeouts, before] = [timeouts, before].map(shown);
+    ensure!(
+        has_counter == early,
+        "the kernel's counter {EARLY} is {before}: the cards have another profile"
+    );
+    ensure!(
+        noticed > Some(0) || step.name == "ours-lossy",
+        "no loss was noticed: {TIMEOUTS} {timeouts}, {EARLY} {before}"
+    );
     Ok(format!(
         "{figures}\n{TIMEOUTS} {timeouts}, {EARLY} {before}"
     ))
