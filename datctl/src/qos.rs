@@ -140,14 +140,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_told_is_said_with_where_to_look() {
+    fn values_that_are_not_reported_name_the_command_that_shows_them() {
         let rows = Qos::of(&PortQos::default()).rows();
         for ((_, said), command) in rows
             .iter()
             .zip(["dcb pfc show", "dcb app show", "cc_params"])
         {
             assert!(
-                said.contains("not told") && said.contains(command),
+                said.contains(NOT_REPORTED) && said.contains(command),
                 "{said}"
             );
         }
