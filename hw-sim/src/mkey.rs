@@ -153,8 +153,12 @@ pub struct Mkey {
     pub umr_enabled: bool,
     /// True if a peer may invalidate the key.
     pub remote_invalidate: bool,
-    /// Whether writes and reads may pass others. All accesses here are in order, so only QUERY_MKEY shows it.
-    pub relaxed: [bool; 2],
+    /// True if the device may reorder writes by this key. The simulator keeps all accesses in order; only QUERY_MKEY
+    /// returns the bit.
+    pub relaxed_writes: bool,
+    /// True if the device may reorder reads by this key. The simulator keeps all accesses in order; only QUERY_MKEY
+    /// returns the bit.
+    pub relaxed_reads: bool,
     /// Access rights.
     pub access: Access,
     /// Protection domain.
@@ -590,7 +594,8 @@ mod tests {
             free: false,
             umr_enabled: false,
             remote_invalidate: false,
-            relaxed: [false; 2],
+            relaxed_writes: false,
+            relaxed_reads: false,
             access: Access {
                 local_read: true,
                 local_write: true,

@@ -35,7 +35,9 @@ const MASK_LOCAL_WRITE: u32 = 18;
 const MASK_REMOTE_READ: u32 = 19;
 const MASK_REMOTE_WRITE: u32 = 20;
 const MASK_ATOMIC: u32 = 21;
+const MASK_RELAXED_WRITE: u32 = 25;
 const MASK_FREE: u32 = 29;
+const MASK_RELAXED_READ: u32 = 47;
 
 /// Mask bits of range and rights, which limit the owner of the key. On a key with pages, only the kernel's queue pairs
 /// may change these fields.
@@ -113,6 +115,8 @@ pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
     let control = Control::parse(control);
     control.sets(MASK_PAGE_SIZE) && caps.umr_modify_entity_size_disabled()
         || control.sets(MASK_ATOMIC) && caps.umr_modify_atomic_disabled()
+        || control.sets(MASK_RELAXED_WRITE) && !caps.relaxed_ordering_write_umr()
+        || control.sets(MASK_RELAXED_READ) && !caps.relaxed_ordering_read_umr()
         || control.offset > MAX_SHORT_OFFSET && !caps.umr_extended_translation_offset()
 }
 
@@ -419,6 +423,8 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
     if control.sets(MASK_QPN) {
         mkey.qpn = context.qpn();
     }
+    let writes = context.relaxed_ordering_write();
+    let reads = context.relaxed_ordering_read();
     let access = &mut mkey.access;
     for (bit, field, value) in [
         (MASK_LOCAL_READ, &mut access.local_read, context.lr()),
@@ -426,7 +432,9 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
         (MASK_REMOTE_READ, &mut access.remote_read, context.rr()),
         (MASK_REMOTE_WRITE, &mut access.remote_write, context.rw()),
         (MASK_ATOMIC, &mut access.atomic, context.a()),
+        (MASK_RELAXED_WRITE, &mut mkey.relaxed_writes, writes),
         (MASK_FREE, &mut mkey.free, context.free()),
+        (MASK_RELAXED_READ, &mut mkey.relaxed_reads, reads),
     ] {
         if control.sets(bit) {
             *field = value;
@@ -479,7 +487,8 @@ mod tests {
             free,
             umr_enabled: true,
             remote_invalidate: true,
-            relaxed: [false; 2],
+            relaxed_writes: false,
+            relaxed_reads: false,
             access: Access {
                 local_read: true,
                 local_write: true,
@@ -679,13 +688,20 @@ mod tests {
         assert!(!is_disabled(&caps, segment.as_array()));
     }
 
-    /// A UMR cannot change the fields that the capabilities disable (Linux `umr_check_mkey_mask` in
+    /// A UMR cannot change the fields that the capabilities disable or do not offer (Linux `umr_check_mkey_mask` in
     /// drivers/infiniband/hw/mlx5/umr.c).
     #[test]
     fn capabilities_tell_which_fields_a_umr_cannot_change() {
         let mut caps = CmdHcaCap::new();
-        let [atomic, size] = [MASK_ATOMIC, MASK_PAGE_SIZE].map(|bit| control(0, 0, 1 << bit));
+        let changing = |bit: u32| control(0, 0, 1 << bit);
+        let [atomic, size] = [MASK_ATOMIC, MASK_PAGE_SIZE].map(changing);
+        let [writes, reads] = [MASK_RELAXED_WRITE, MASK_RELAXED_READ].map(changing);
         assert!(!is_disabled(&caps, &atomic) && !is_disabled(&caps, &size));
+        assert!(is_disabled(&caps, &writes) && is_disabled(&caps, &reads));
+        caps.set_relaxed_ordering_write_umr(true);
+        assert!(!is_disabled(&caps, &writes) && is_disabled(&caps, &reads));
+        caps.set_relaxed_ordering_read_umr(true);
+        assert!(!is_disabled(&caps, &writes) && !is_disabled(&caps, &reads));
         caps.set_umr_modify_atomic_disabled(true);
         assert!(is_disabled(&caps, &atomic) && !is_disabled(&caps, &size));
         caps.set_umr_modify_atomic_disabled(false)

@@ -49,10 +49,8 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         free: context.free(),
         umr_enabled: context.umr_en(),
         remote_invalidate: context.en_rinval(),
-        relaxed: [
-            context.relaxed_ordering_write(),
-            context.relaxed_ordering_read(),
-        ],
+        relaxed_writes: context.relaxed_ordering_write(),
+        relaxed_reads: context.relaxed_ordering_read(),
         access: Access {
             local_read: context.lr(),
             local_write: context.lw(),
@@ -116,9 +114,10 @@ fn check_context(cmd: &Cmd<'_>, context: &Mkc, pg_access: bool) -> Result<(), Re
     if mode > MODE_KSM && (mode != MODE_MEMIC || !caps.device_memory()) {
         return Err(refuse!(BAD_PARAM, "access mode", "{mode:#x}"));
     }
-    // A refusal while the bit of PCI is clear is the syndrome that Linux avoids by its check of that bit (commit
-    // ed4b0661cce1). A card then no longer announces `relaxed_ordering_read_pci_enabled`; this one does. A card looks
-    // at the physical function's bit for its virtual functions, for which Linux never sets these reads.
+    // Linux checks the PCI bit because a card refuses relaxed reads without it (commit ed4b0661cce1). A real card then
+    // also clears `relaxed_ordering_read_pci_enabled` (commit ccbbfe0682f2); the simulator does not. For a virtual
+    // function a real card uses the bit of the physical function. The simulator refuses these reads there; Linux does
+    // not request them.
     let may_relax_reads = caps.relaxed_ordering_read()
         || caps.relaxed_ordering_read_pci_enabled() && cmd.nic.config.relaxed_ordering();
     let ordering = context.relaxed_ordering_write() && !caps.relaxed_ordering_write()
@@ -332,8 +331,8 @@ pub(super) fn query_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         .set_mkey_7_0(u32::from(key.variant))
         .set_length64(key.unlimited)
         .set_en_rinval(key.remote_invalidate)
-        .set_relaxed_ordering_write(key.relaxed[0])
-        .set_relaxed_ordering_read(key.relaxed[1])
+        .set_relaxed_ordering_write(key.relaxed_writes)
+        .set_relaxed_ordering_read(key.relaxed_reads)
         .set_pd(key.pd)
         .set_start_addr(start)
         .set_len(key.length)

@@ -10,7 +10,9 @@ const MASK_PAGE_SIZE: u64 = 1 << 1;
 const MASK_PD: u64 = 1 << 7;
 const MASK_KEY: u64 = 1 << 13;
 const MASK_REMOTE_WRITE: u64 = 1 << 20;
+const MASK_RELAXED_WRITE: u64 = 1 << 25;
 const MASK_FREE: u64 = 1 << 29;
+const MASK_RELAXED_READ: u64 = 1 << 47;
 const MODE_MTT: u32 = 1;
 const ANY_QP: u32 = 0xff_ffff;
 
@@ -87,6 +89,42 @@ fn a_key_of_another_domain_is_not_fetched_by_a_queue_pair_without_fre() {
         context.set_pd(side.resources.pd).set_mkey_7_0(7);
         let done = umr(&mut side, key, MASK_PD | MASK_KEY, &context, &[]);
         assert_eq!(done, expected, "fre {fre}");
+    }
+}
+
+/// A UMR changes each bit of relaxed ordering alone (`MLX5_MKEY_MASK_RELAXED_ORDERING_WRITE` and `_READ` of Linux),
+/// if the device has the capability for it (Linux `umr_check_mkey_mask`).
+#[test]
+fn a_umr_changes_the_relaxed_ordering_of_a_key() {
+    let mut profile = modest();
+    profile.general.set(|page| {
+        page.set_relaxed_ordering_write_umr(true)
+            .set_relaxed_ordering_read_umr(true);
+    });
+    let mut side = Side::looped(profile, |qpc| _ = qpc.set_fre(true));
+    let pd = side.resources.pd;
+    let key = region(&mut side, pd);
+    let mut query = QueryMkeyIn::new();
+    query.set_mkey_index(key >> 8);
+    for (mask, relaxed, expected) in [
+        (MASK_RELAXED_WRITE, true, (true, false)),
+        (MASK_RELAXED_READ, true, (true, true)),
+        (MASK_RELAXED_WRITE, false, (false, true)),
+        (MASK_RELAXED_READ, false, (false, false)),
+    ] {
+        let mut context = Mkc::new();
+        context
+            .set_relaxed_ordering_write(relaxed)
+            .set_relaxed_ordering_read(relaxed);
+        let done = umr(&mut side, key, mask, &context, &[]);
+        assert_eq!(done, CqeOpcode::REQ, "{mask:#x}");
+        let out = side.bench.exec(&query).unwrap();
+        let context = out.memory_key_mkey_entry();
+        let found = (
+            context.relaxed_ordering_write(),
+            context.relaxed_ordering_read(),
+        );
+        assert_eq!(found, expected, "{mask:#x}, {relaxed}");
     }
 }
 
