@@ -194,15 +194,15 @@ impl ConfigSpace {
         self.put(CAP_PCIE, &[0x10, 0x9c]);
         self.put16(CAP_PCIE + 0x02, 0x0002); // version 2, endpoint
         self.put32(CAP_PCIE + 0x04, 0x1000_8fe2); // FLR, 512-byte payload, extended tags, role-based errors
-        // Read requests of 512 bytes, relaxed ordering and no snoop allowed. A virtual function has no bit for relaxed
-        // ordering of its own: that bit of its physical function applies (PCI Express, "VF Device Control").
-        let own = if is_virtual {
-            0
+        // Read requests of 512 bytes, relaxed ordering and no snoop allowed. In a virtual function only Initiate FLR
+        // exists; the physical function's other bits apply (PCI Express, "VF Device Control").
+        let (control, writable) = if is_virtual {
+            (0, [0, 0])
         } else {
-            ENABLE_RELAXED_ORDERING
+            (0x2810, [0xff, 0x7f])
         };
-        self.put16(DEVICE_CONTROL, 0x2800 | u16::from(own));
-        self.allow(DEVICE_CONTROL, &[0xef | own, 0x7f]);
+        self.put16(DEVICE_CONTROL, control);
+        self.allow(DEVICE_CONTROL, &writable);
         self.put32(CAP_PCIE + 0x0c, 0x0000_0103); // x16 at 8 GT/s
         self.put16(CAP_PCIE + 0x12, 0x0103);
         self.put32(CAP_PCIE + 0x24, 0x0000_001f); // completion timeout ranges
@@ -309,12 +309,22 @@ mod tests {
         assert_eq!(control[1] & 0x80, 0, "the bit reads as zero");
     }
 
+    /// PCI Express Base Specification, SR-IOV: all bits of Device Control of a virtual function are reserved, except
+    /// Initiate FLR.
     #[test]
-    fn a_virtual_function_has_no_bit_for_relaxed_ordering_of_its_own() {
-        for is_virtual in [false, true] {
+    fn a_virtual_function_has_of_device_control_initiate_flr_alone() {
+        for (is_virtual, at_power_on, written) in
+            [(false, [0x10, 0x28], [0xff, 0x7f]), (true, [0; 2], [0; 2])]
+        {
             let mut space = ConfigSpace::new(&Profile::default(), is_virtual);
+            let mut control = [0; 2];
+            space.read(0x68, &mut control);
+            assert_eq!(control, at_power_on, "virtual: {is_virtual}");
             assert_eq!(space.relaxed_ordering(), !is_virtual);
-            space.write(0x68, &[0xff, 0x28]);
+            let effect = space.write(0x68, &[0xff; 2]);
+            assert_eq!(effect, ConfigEffect::FunctionLevelReset);
+            space.read(0x68, &mut control);
+            assert_eq!(control, written, "virtual: {is_virtual}");
             assert_eq!(space.relaxed_ordering(), !is_virtual);
         }
     }
