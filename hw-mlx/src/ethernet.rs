@@ -327,8 +327,8 @@ impl Ethernet {
     /// [`Ethernet::repair_due`].
     ///
     /// # Errors
-    /// The device refused: the port stays broken, and is to be repaired again after a pause. Or the device did not
-    /// answer, and the port is given up.
+    /// The device refused a command or did not take it in: the port stays broken, and is to be repaired again after a
+    /// pause. Or a command was not answered as it should be, or found no free slot in time: the port is given up.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.repair_due().is_none_or(|due| hca.now() < due) || hca.is_dead() {
             return Ok(());
@@ -337,8 +337,8 @@ impl Ethernet {
         tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
         let repaired = self.restart(hca);
         match &repaired {
-            Err(error) if error.is_refusal() => self.queue.repair_failed(hca.now()),
-            Err(_) => self.queue.give_up(),
+            Err(error) if slot_queue::ends_repairs(error) => self.queue.give_up(),
+            Err(_) => self.queue.repair_failed(hca.now()),
             Ok(()) => self.queue.repaired(hca.now()),
         }
         Ok(repaired?)
@@ -355,7 +355,6 @@ impl Ethernet {
         send_state(hca, sqn, RESET, READY)?;
         recv_state(hca, rqn, RESET, READY)?;
         self.queue.post_receives();
-        self.queue.mended();
         Ok(())
     }
 

@@ -260,7 +260,6 @@ impl Gsi {
         self.queue.post_receives();
         control::init_to_rtr(hca, self.qpn, &self.facts.gsi_init_to_rtr(), 0)?;
         control::rtr_to_rts(hca, self.qpn, &self.facts.gsi_rtr_to_rts())?;
-        self.queue.mended();
         Ok(())
     }
 
@@ -268,8 +267,8 @@ impl Gsi {
     /// [`Gsi::repair_due`].
     ///
     /// # Errors
-    /// The device refused: QP1 stays broken, and is to be repaired again after a pause. Or the device did not answer,
-    /// and is stopped.
+    /// The device refused a command or did not take it in: QP1 stays broken, and is to be repaired again after a pause.
+    /// Or a command was not answered as it should be, or found no free slot in time: the function is stopped.
     pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.repair_due().is_none_or(|due| hca.now() < due) || hca.is_dead() {
             return Ok(());
@@ -277,7 +276,7 @@ impl Gsi {
         tracing::warn!(qpn = self.qpn.get(), "QP1 broke; it is reset");
         let repaired = self.restart(hca);
         match &repaired {
-            Err(MlxError::Cmd(error)) if !error.is_refusal() => {
+            Err(MlxError::Cmd(error)) if slot_queue::ends_repairs(error) => {
                 if !hca.is_dead() {
                     hca.stop("a command for QP1 was not answered");
                 }

@@ -18,7 +18,8 @@
 //!
 //! If the device refuses the reset, the queues stay broken, and the owner tries again after a pause. Connections that
 //! exist need neither QP1 nor the Ethernet port. A command that is not answered is not repeated, because all
-//! instances wait until its time limit passes: the Ethernet port is then given up, and for QP1 the function is stopped.
+//! instances would wait for its time limit again: the Ethernet port is then given up, and for QP1 the function is
+//! stopped ([`ends_repairs`]).
 //!
 //! `armed` is true while an event is requested and not yet counted. [`SlotQueue::drain`] does not clear it, even if
 //! it stops at its bound and entries remain. The arm request contained the index up to which entries had been read, so
@@ -37,14 +38,15 @@ use rdma_types::{Access, DataSegment, QueueFull};
 use crate::completion::{self, Status};
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
-use crate::error::MlxError;
+use crate::error::{CmdError, MlxError};
 use crate::mkey::KeyRequest;
 use crate::qp::{RecvQueue, SendQueue};
 use crate::ring::Lent;
 
 /// Alignment of slots in bytes.
 pub(crate) const SLOT_ALIGN: usize = 64;
-/// Pause after a repair that failed. After each further failure the pause is twice as long, up to [`MAX_PAUSE`].
+/// Pause after a repair, whether it succeeded or failed. After each further failure the pause is twice as long, up to
+/// [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(64);
 
@@ -89,6 +91,12 @@ pub(crate) fn create_key(
         may_have_windows: false,
     };
     crate::mkey::create(hca, &request, slots.iova())
+}
+
+/// Returns true if a repair that failed must not be repeated: it is unknown what the device did, or no command slot
+/// became free in time. Instances would wait for the time limit again.
+pub(crate) fn ends_repairs(error: &CmdError) -> bool {
+    error.outcome_unknown() || matches!(error, CmdError::NoSlot { .. })
 }
 
 /// A received datagram or frame, in its receive slot.
@@ -187,9 +195,13 @@ impl SlotQueue {
         self.pause = MAX_PAUSE.min(2 * self.pause);
     }
 
-    /// Notes that a repair has succeeded. Queues that break again at once are repaired after a pause.
+    /// Notes that a repair has succeeded: the device's queues work again. If they break again at once, they are
+    /// repaired after a pause.
     pub(crate) fn repaired(&mut self, now: Instant) {
+        self.broken = false;
+        self.armed = false;
         self.repair_at = Some(now + FIRST_PAUSE);
+        self.pause = FIRST_PAUSE;
     }
 
     /// Gives the queues up: they are not repaired any more.
@@ -337,20 +349,12 @@ impl SlotQueue {
     }
 
     /// Forgets everything in flight, because the device's queues are in RESET. The queues stay broken until
-    /// [`SlotQueue::mended`].
+    /// [`SlotQueue::repaired`].
     pub(crate) fn reset(&mut self) {
         self.cq.clean(|_| true);
         self.send.reset();
         self.recv.reset();
         self.free_sends = (0..self.sizes.sends).collect();
-    }
-
-    /// Notes that the device's queues work again.
-    pub(crate) const fn mended(&mut self) {
-        self.broken = false;
-        self.armed = false;
-        self.repair_at = Some(Instant(0));
-        self.pause = FIRST_PAUSE;
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Device, Function};
+use hw_mlx::error::CmdError;
 use hw_mlx::ethernet::{BROADCAST, Ethernet, SEND_BYTES};
 use hw_mlx::uar::Doorbells;
-use hw_mlx::{Hca, HcaConfig};
+use hw_mlx::{Hca, HcaConfig, MlxError};
 use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::{CmdStatus, ModifyNicVportContextIn, ModifyRqIn, ModifySqIn, Opcode, QuerySqIn};
 
@@ -287,33 +288,48 @@ fn queues_that_broke_come_back_and_carry_frames() {
     }
 }
 
-/// If the device refuses to repair the port, the repair is tried again after a pause. Each call would otherwise repeat
-/// it. The function is not stopped, because RDMA does not need the port.
+/// If the device refuses to repair the port, or does not take the command in, the repair is tried again after a pause.
+/// Each call would otherwise repeat it. The function is not stopped, because RDMA does not need the port. A port that
+/// breaks again soon after its repair is repaired after a pause, too.
 #[test]
 fn a_refused_repair_of_the_port_is_repeated_after_a_pause_and_stops_nothing() {
-    let mut station = Station::new();
-    station.break_port();
-    // Each attempt sends three MODIFY_RQ.
+    let opcode = Some(Opcode::MODIFY_RQ.0);
     let refused = Fault::CommandFailure {
-        opcode: Some(Opcode::MODIFY_RQ.0),
+        opcode,
         status: CmdStatus::BAD_RESOURCE.0,
         syndrome: 0x1234,
+        // Each attempt sends three MODIFY_RQ.
         count: 6,
     };
-    station.sim.inject(&station.function, &refused);
-    for pause in [1, 2].map(Duration::from_secs) {
-        let repaired = station.ethernet.repair(&mut station.hca);
-        assert!(repaired.is_err(), "{repaired:?}");
-        let due = station.hca.now() + pause;
-        assert_eq!(station.ethernet.repair_due(), Some(due));
-        station.ethernet.repair(&mut station.hca).expect("not due");
-        assert_eq!(station.ethernet.repair_due(), Some(due));
-        station.sim.advance(pause);
+    let undelivered = Fault::CommandDelivery {
+        opcode,
+        status: 0x06,
+        // Each attempt ends with the first one.
+        count: 2,
+    };
+    for fault in [refused, undelivered] {
+        let mut station = Station::new();
+        station.break_port();
+        station.sim.inject(&station.function, &fault);
+        for pause in [1, 2].map(Duration::from_secs) {
+            let repaired = station.ethernet.repair(&mut station.hca);
+            assert!(repaired.is_err(), "{repaired:?}");
+            let due = station.hca.now() + pause;
+            assert_eq!(station.ethernet.repair_due(), Some(due), "{fault:?}");
+            station.ethernet.repair(&mut station.hca).expect("not due");
+            assert_eq!(station.ethernet.repair_due(), Some(due), "{fault:?}");
+            station.sim.advance(pause);
+        }
+        station.ethernet.repair(&mut station.hca).expect("repaired");
+        assert_eq!(station.ethernet.repair_due(), None, "{fault:?}");
+        let due = station.hca.now() + Duration::from_secs(1);
+        station.break_port();
+        assert_eq!(station.ethernet.repair_due(), Some(due), "{fault:?}");
+        station.sim.advance(Duration::from_secs(1));
+        station.ethernet.repair(&mut station.hca).expect("repaired");
+        assert!(!station.hca.is_dead(), "{fault:?}");
+        station.close();
     }
-    station.ethernet.repair(&mut station.hca).expect("repaired");
-    assert_eq!(station.ethernet.repair_due(), None);
-    assert!(!station.hca.is_dead());
-    station.close();
 }
 
 /// An attempt to repair the port that is not answered holds up all instances, so it is not repeated.
@@ -333,4 +349,27 @@ fn a_port_whose_repair_is_not_answered_is_given_up_and_stops_nothing() {
     station.ethernet.repair(&mut station.hca).expect("given up");
     assert_eq!((station.hca.now(), station.hca.is_dead()), (begun, false));
     station.close();
+}
+
+/// A command that waits in vain for a slot holds up all instances as long as one that is not answered.
+#[test]
+fn a_port_whose_repair_finds_no_command_slot_is_given_up_and_stops_nothing() {
+    let mut station = Station::new();
+    station.break_port();
+    let silent = Fault::CommandSilence {
+        opcode: Some(Opcode::QUERY_SQ.0),
+        count: u32::MAX,
+    };
+    station.sim.inject(&station.function, &silent);
+    let mut query = QuerySqIn::new();
+    query.set_sqn(station.ethernet.numbers().0);
+    let mut answers = std::iter::repeat_with(|| station.hca.exec(&query));
+    assert!(answers.any(|answer| matches!(answer, Err(CmdError::NoSlot { .. }))));
+    let repaired = station.ethernet.repair(&mut station.hca);
+    assert!(
+        matches!(repaired, Err(MlxError::Cmd(CmdError::NoSlot { .. }))),
+        "{repaired:?}"
+    );
+    assert!(station.ethernet.is_given_up());
+    assert!(!station.hca.is_dead());
 }

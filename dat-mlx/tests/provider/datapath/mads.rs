@@ -212,35 +212,43 @@ fn break_qp1(node: &mut Node) {
     assert_eq!(node.provider.poll_mad().map(|received| received.1), None);
 }
 
-/// If the device refuses to repair QP1, the repair is tried again after a pause. Each call would otherwise repeat it.
-/// The function is not stopped, because its connections do not need QP1.
+/// If the device refuses to repair QP1, or does not take the command in, the repair is tried again after a pause. Each
+/// call would otherwise repeat it. The function is not stopped, because its connections do not need QP1.
 #[test]
 fn a_refused_repair_of_qp1_is_repeated_after_a_pause_and_stops_nothing() {
-    let mut p = pair();
-    break_qp1(&mut p.a);
+    let (opcode, count) = (Some(Opcode::INIT2RTR_QP.0), 2);
     let refused = Fault::CommandFailure {
-        opcode: Some(Opcode::INIT2RTR_QP.0),
+        opcode,
         status: CmdStatus::BAD_RESOURCE.0,
         syndrome: 0,
-        count: 2,
+        count,
     };
-    p.sim.inject(&p.a.function, &refused);
-    for seconds in [1, 2] {
+    let undelivered = Fault::CommandDelivery {
+        opcode,
+        status: 0x06,
+        count,
+    };
+    for fault in [refused, undelivered] {
+        let mut p = pair();
+        break_qp1(&mut p.a);
+        p.sim.inject(&p.a.function, &fault);
+        for seconds in [1, 2] {
+            p.a.provider.progress();
+            let due = p.a.provider.now() + seconds * 1_000_000_000;
+            // A second attempt before `due` would fail and move the time of the next repair.
+            p.a.provider.progress();
+            assert_eq!(p.a.provider.next_timeout(), Some(due), "{fault:?}");
+            p.sim.advance(Duration::from_secs(seconds));
+        }
         p.a.provider.progress();
-        let due = p.a.provider.now() + seconds * 1_000_000_000;
-        // A second attempt before `due` would fail and move the time of the next repair.
-        p.a.provider.progress();
-        assert_eq!(p.a.provider.next_timeout(), Some(due));
-        p.sim.advance(Duration::from_secs(seconds));
+        assert_eq!(p.a.provider.next_timeout(), None, "{fault:?}");
+        let events: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
+        assert_eq!(events, [], "{fault:?}");
+        let address = to(&p.a, p.b.gid());
+        p.a.provider.send_mad(&address, &mad(1)).unwrap();
+        assert_eq!(receive(&mut p.b).1, mad(1));
+        p.finish_bare();
     }
-    p.a.provider.progress();
-    assert_eq!(p.a.provider.next_timeout(), None);
-    let events: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
-    assert_eq!(events, []);
-    let address = to(&p.a, p.b.gid());
-    p.a.provider.send_mad(&address, &mad(1)).unwrap();
-    assert_eq!(receive(&mut p.b).1, mad(1));
-    p.finish_bare();
 }
 
 /// An attempt to repair QP1 that is not answered holds up all instances, so it is not repeated.
