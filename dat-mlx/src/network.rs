@@ -304,11 +304,12 @@ impl Network {
     /// Returns the time by which [`Network::run_once`] must be called even if no frame arrives; `None` if no timer
     /// runs.
     pub(crate) fn due(&self) -> Option<Duration> {
+        // After a give-up only the refresh would be due. It probes nothing then.
         self.due.filter(|_| !self.is_given_up())
     }
 
-    /// Returns whether the Ethernet port was given up. Then no neighbour is searched, probed or found lost. MACs that
-    /// are known stay in use.
+    /// Returns whether the Ethernet port was given up. Then the link counts as down for the crate `neighbour`: no
+    /// neighbour is searched, probed or found lost. MACs that are known stay in use.
     pub(crate) const fn is_given_up(&self) -> bool {
         self.ethernet.is_given_up()
     }
@@ -325,9 +326,11 @@ impl Network {
         self.due = [self.neighbours.due(), refresh].into_iter().flatten().min();
     }
 
-    /// Records that the link is up or down.
+    /// Records that the link is up or down. If the Ethernet port was given up, no frame is sent, as if the link were
+    /// down.
     pub(crate) fn link(&mut self, up: bool, now: Instant) {
         self.training_until = None;
+        let up = up && !self.is_given_up();
         self.neighbours.link(up, since_start(now));
         self.changed();
     }
@@ -346,10 +349,12 @@ impl Network {
         self.changed();
         match resolution {
             Resolution::Known(mac) => NextHop::Known(mac),
-            Resolution::Pending if self.is_given_up() => NextHop::Unreachable(format!(
-                "{destination} from {source}: the Ethernet port was given up"
-            )),
             Resolution::Pending => NextHop::Pending,
+            Resolution::Unreachable(Reason::LinkDown) if self.is_given_up() => {
+                NextHop::Unreachable(format!(
+                    "{destination} from {source}: the Ethernet port was given up"
+                ))
+            }
             // When the link comes up, our addresses are announced and all waiting datagrams are tried again.
             Resolution::Unreachable(Reason::LinkDown) if trains => NextHop::Pending,
             Resolution::Unreachable(reason) => {
@@ -367,6 +372,9 @@ impl Network {
         sequence: u16,
         now: Instant,
     ) -> NextHop {
+        if self.is_given_up() {
+            return NextHop::Unreachable("the Ethernet port was given up".to_owned());
+        }
         let way = self.way(source, destination, Need::Own, now);
         // The MAC may follow from the address itself even while the link is still down.
         if self.training_until.is_some() {
@@ -446,7 +454,8 @@ impl Network {
         if heard {
             self.changed();
         }
-        let (mut settled, mut told) = (false, Vec::new());
+        // After a give-up nothing is found any more, so datagrams that wait end at once.
+        let (mut retries, mut reported) = (self.is_given_up(), Vec::new());
         while let Some(event) = self.neighbours.next_event() {
             if let Event::Echoed {
                 address,
@@ -471,16 +480,16 @@ impl Network {
                 self.forget_incoming(address);
             }
             let (waited_for, event) = self.log.note(&event, needed, now);
-            settled |= waited_for;
-            told.extend(event);
+            retries |= waited_for;
+            reported.extend(event);
         }
-        let outcome = if settled {
+        let outcome = if retries {
             self.retry_waiting(now)
         } else {
             Outcome::default()
         };
         Outcome {
-            heard: told,
+            heard: reported,
             ..outcome
         }
     }
@@ -561,9 +570,14 @@ impl Network {
         outcome
     }
 
-    /// Restores the Ethernet port if it broke.
+    /// Restores the Ethernet port if it broke. If the port is given up, the next [`Network::run_once`] ends all waiting
+    /// datagrams.
     pub(crate) fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        self.ethernet.repair(hca)
+        let repaired = self.ethernet.repair(hca);
+        if repaired.is_err() && self.is_given_up() {
+            self.link(false, hca.now());
+        }
+        repaired
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dat_core::NetworkEvent;
+use dat_core::address::Address;
 use dat_core::provider::{MadAddress, Provider, ProviderEvent, Qpn};
 use dat_core::types::MemPrivFlags;
 use dat_mlx::{MlxProvider, NetworkState, Participation, ProviderConfig};
@@ -14,7 +15,7 @@ use hw_mlx::qp::context::GSI_Q_KEY;
 use hw_sim::wire::{
     BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr,
 };
-use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
+use hw_sim::{Fault, LinkFaults, Sim, SimConfig, SimFunction};
 use mlx_prm::{ModifyRqIn, Opcode as CommandOpcode};
 
 use super::pair::{Node, Pair, config, profile};
@@ -23,9 +24,15 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Creates two functions on one link that have no configured neighbours.
 fn unconfigured_pair() -> Pair {
+    unconfigured_pair_after(|_, _| {})
+}
+
+/// Does the same, and calls `prepare` with the first function before the functions are opened.
+fn unconfigured_pair_after(prepare: impl FnOnce(&Sim, &Arc<SimFunction>)) -> Pair {
     let sim = Sim::new(SimConfig::default());
     let functions = [1, 2].map(|n| sim.add_function(profile(n).ethernet()));
     let link = sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
+    prepare(&sim, &functions[0]);
     let [a, b] = [1, 2].map(|n: u8| {
         let mut config = config(n);
         config.neighbours.clear();
@@ -219,14 +226,9 @@ fn a_crowd_of_unknown_senders_does_not_cut_us_off_from_our_neighbours() {
     p.finish_bare();
 }
 
-/// If the device does not answer the command that repairs the Ethernet port, the port is given up, and the program
-/// gets one event. RDMA goes on.
-#[test]
-fn a_given_up_port_is_reported_once_and_the_function_goes_on() {
-    let mut p = unconfigured_pair();
-    let peer = to(&p.a, address(2));
-    p.a.provider.send_mad(&peer, &[7; 256]).expect("it waits");
-    until(&mut p, SECOND, |p| p.b.provider.poll_mad()).expect("it arrives");
+/// Breaks A's Ethernet port and lets the device not answer the command that repairs it, so that A gives the port up.
+/// Returns A's events.
+fn give_up_port(p: &mut Pair) -> Vec<ProviderEvent> {
     let is_broken = (0..1 << 12).any(|rqn| {
         let mut input = ModifyRqIn::new();
         input.set_rqn(rqn).set_rq_state(1).ctx_mut().set_state(3);
@@ -238,14 +240,25 @@ fn a_given_up_port_is_reported_once_and_the_function_goes_on() {
         count: 1,
     };
     p.sim.inject(&p.a.function, &silent);
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for _ in 0..10 {
         p.sim.run_until_idle();
         p.a.provider.progress();
-        told.extend(std::iter::from_fn(|| p.a.provider.next_event()));
+        events.extend(std::iter::from_fn(|| p.a.provider.next_event()));
     }
-    let lost = ProviderEvent::Network(NetworkEvent::NotJoined);
-    assert_eq!(told, [lost]);
+    events
+}
+
+/// If the device does not answer the command that repairs the Ethernet port, the port is given up, and the program
+/// gets one event. RDMA goes on.
+#[test]
+fn a_given_up_port_is_reported_once_and_the_function_goes_on() {
+    let mut p = unconfigured_pair();
+    let peer = to(&p.a, address(2));
+    p.a.provider.send_mad(&peer, &[7; 256]).expect("it waits");
+    until(&mut p, SECOND, |p| p.b.provider.poll_mad()).expect("it arrives");
+    let events = give_up_port(&mut p);
+    assert_eq!(events, [ProviderEvent::Network(NetworkEvent::NotJoined)]);
     let state = p.a.provider.network_state();
     assert!(matches!(state, NetworkState::Without(_)), "{state:?}");
     let mut second =
@@ -268,6 +281,95 @@ fn a_given_up_port_is_reported_once_and_the_function_goes_on() {
         .expect("it is known");
     let arrived = until(&mut p, SECOND, |p| p.b.provider.poll_mad());
     assert_eq!(arrived.expect("it arrives").1, [8; 256]);
+    p.finish_bare();
+}
+
+/// A datagram that waits for a MAC when the port is given up ends then, and a later one at once.
+#[test]
+fn a_datagram_that_waits_ends_when_the_port_is_given_up() {
+    let mut p = unconfigured_pair();
+    let nobody = to(&p.a, address(99));
+    p.a.provider.send_mad(&nobody, &[7; 256]).expect("it waits");
+    assert_eq!(event(&mut p), None);
+    let ended = ProviderEvent::Unreachable { gid: address(99) };
+    let events = give_up_port(&mut p);
+    assert!(events.contains(&ended), "{events:?}");
+    p.a.provider
+        .send_mad(&nobody, &[7; 256])
+        .expect("it is dropped");
+    assert_eq!(event(&mut p), Some(ended));
+    p.finish_bare();
+}
+
+/// A datagram that waits for its link to train ends, too, although no neighbour is asked for then.
+#[test]
+fn a_datagram_that_waits_for_the_link_ends_when_the_port_is_given_up() {
+    let mut p = unconfigured_pair_after(|sim, function| sim.inject(function, &Fault::LinkDown));
+    let nobody = to(&p.a, address(99));
+    p.a.provider.send_mad(&nobody, &[7; 256]).expect("it waits");
+    assert_eq!(event(&mut p), None);
+    let ended = ProviderEvent::Unreachable { gid: address(99) };
+    let events = give_up_port(&mut p);
+    assert!(events.contains(&ended), "{events:?}");
+    p.finish_bare();
+}
+
+/// After a give-up no timer runs, also if addresses are added and removed: a MAC that is known stays known, no
+/// neighbour is reported as lost, and no frame is counted as sent.
+#[test]
+fn known_neighbours_stay_known_after_the_port_was_given_up() {
+    let mut p = unconfigured_pair();
+    let peer = to(&p.a, address(2));
+    p.a.provider.send_mad(&peer, &[7; 256]).expect("it waits");
+    until(&mut p, SECOND, |p| p.b.provider.poll_mad()).expect("it arrives");
+    give_up_port(&mut p);
+    let counters = |p: &Pair| {
+        let counters = p.a.provider.opened().counters().expect("it is open");
+        counters.network.expect("it is in the network")
+    };
+    let before = counters(&p);
+    let second = Address::from("10.0.0.200".parse::<IpAddr>().expect("an address"));
+    for round in 0..8 {
+        p.a.provider
+            .send_mad(&peer, &[8; 256])
+            .expect("it is known");
+        p.a.provider.add_address(&second).expect("room");
+        p.a.provider
+            .remove_address(second.address)
+            .expect("it is there");
+        p.sim.advance(Duration::from_secs(6));
+        p.a.provider.progress();
+        let events: Vec<_> = std::iter::from_fn(|| p.a.provider.next_event()).collect();
+        let is_lost = |event: &ProviderEvent| {
+            matches!(
+                event,
+                ProviderEvent::Unreachable { .. }
+                    | ProviderEvent::Network(NetworkEvent::NeighbourLost(_))
+            )
+        };
+        assert!(!events.iter().any(is_lost), "round {round}: {events:?}");
+    }
+    let after = counters(&p);
+    assert_eq!(after, before);
+    p.finish_bare();
+}
+
+/// A given-up port sends no echo request, also not to a neighbour whose MAC is known.
+#[test]
+fn an_echo_of_a_given_up_port_fails() {
+    let mut p = unconfigured_pair();
+    let peer = "10.0.0.2".parse().expect("an address");
+    let known = until(&mut p, SECOND, |p| {
+        let sent = p.a.provider.echo(peer, 1).expect("a working port");
+        sent.then_some(())
+    });
+    assert_eq!(known, Some(()));
+    give_up_port(&mut p);
+    let error = p.a.provider.echo(peer, 2).expect_err("given up");
+    assert!(
+        error.to_string().contains("the Ethernet port was given up"),
+        "{error}"
+    );
     p.finish_bare();
 }
 
