@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use crate::bench::{
     Bench, Failure, READ, Resources, WRITE, cq_input, destroy_cq, destroy_mkey, destroy_qp, list,
-    modest, qp_input,
+    modest, pa_key, qp_input,
 };
 
 const NONE: u32 = 0x00de_ad00;
@@ -198,18 +198,6 @@ fn query_cq_returns_the_context_and_modify_cq_what_it_was_told() {
         (context.log_cq_size(), context.uar_page(), context.st()),
         (4, resources.uar, 0xa)
     );
-}
-
-/// Returns the command for a key of all DMA addresses with the right to read locally.
-fn pa_key(pd: u32) -> CreateMkeyIn {
-    let mut create = CreateMkeyIn::new();
-    create
-        .memory_key_mkey_entry_mut()
-        .set_pd(pd)
-        .set_qpn(0xff_ffff)
-        .set_length64(true)
-        .set_lr(true);
-    create
 }
 
 fn mtt_key(pd: u32, start: u64, bytes: u64, log_page: u32, octowords: u32) -> CreateMkeyIn {

@@ -13,7 +13,9 @@ use driver::{Device, Function};
 use hw_mlx::VportAdmin;
 use hw_mlx::{AsyncEvent, Hca, HcaConfig};
 use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
-use mlx_prm::{AccessRegIn, ModifyNicVportContextIn, QueryNicVportContextIn, RegisterId};
+use mlx_prm::{
+    AccessRegIn, ModifyNicVportContextIn, QueryNicVportContextIn, QuerySqIn, RegisterId,
+};
 
 use super::page::keep;
 use super::{World, generation};
@@ -80,6 +82,8 @@ const VPORT_DOWN: &str = "vport down at start, up later";
 const VPORT_OFF: &str = "vport not enabled by its owner";
 const PORT_OFF: &str = "port switched off by an earlier driver (PAOS)";
 const MTU_9022: &str = "MTU of 9022 bytes";
+/// Number of the first send queue of a simulated function, which is its Ethernet port's.
+const FIRST_SQN: u32 = 0x80_0003;
 const INLINE_NETWORK: &str = "inline mode of a virtual function's vport: network headers";
 const INLINE_TRANSPORT: &str = "inline mode of a virtual function's vport: transport headers";
 
@@ -405,6 +409,11 @@ fn run(
             if let Some(mode) = inline_mode(axis).filter(|_| is_virtual) {
                 let own = hca.exec(&QueryNicVportContextIn::new()).expect("an answer");
                 let found = own.nic_vport_context().min_wqe_inline_mode();
+                assert_eq!(found, mode, "{case}");
+                let mut query = QuerySqIn::new();
+                query.set_sqn(FIRST_SQN);
+                let queue = hca.exec(&query).expect("the Ethernet port's send queue");
+                let found = queue.sq_context().min_wqe_inline_mode();
                 assert_eq!(found, mode, "{case}");
             }
             if axis.name == MTU_9022 {

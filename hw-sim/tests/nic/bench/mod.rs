@@ -357,13 +357,9 @@ impl Bench {
 
     /// Creates a key for all DMA addresses, with local and remote rights to read and write.
     pub fn create_pa_key(&mut self, pd: u32) -> u32 {
-        let mut create = CreateMkeyIn::new();
+        let mut create = pa_key(pd);
         create
             .memory_key_mkey_entry_mut()
-            .set_pd(pd)
-            .set_qpn(0xff_ffff)
-            .set_length64(true)
-            .set_lr(true)
             .set_lw(true)
             .set_rr(true)
             .set_rw(true)
@@ -497,6 +493,18 @@ impl Bench {
 /// Returns the numbers as big-endian bytes, in order.
 pub fn list(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Returns the command for a key of all DMA addresses with the right to read locally.
+pub fn pa_key(pd: u32) -> CreateMkeyIn {
+    let mut create = CreateMkeyIn::new();
+    create
+        .memory_key_mkey_entry_mut()
+        .set_pd(pd)
+        .set_qpn(0xff_ffff)
+        .set_length64(true)
+        .set_lr(true);
+    create
 }
 
 /// Op_mods of ACCESS_REG.
