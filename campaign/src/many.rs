@@ -67,11 +67,11 @@ pub fn many(
             });
         }
         drop(send);
-        let mut told = started;
+        let mut reported_at = started;
         for (seed, outcome) in receive {
             sum.add(seed, outcome);
-            if told.elapsed() >= REPORT_EVERY {
-                told = Instant::now();
+            if reported_at.elapsed() >= REPORT_EVERY {
+                reported_at = Instant::now();
                 tell(&sum, started.elapsed());
             }
             if until.is_some_and(|until| Instant::now() >= until) {

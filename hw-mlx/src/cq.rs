@@ -589,8 +589,8 @@ impl Cq {
         let mut index = self.consumer_index;
         loop {
             // Within a batch only the index changes, so it is kept in a local variable.
-            let (turn, lap) = ((index | self.batch_mask).wrapping_add(1), self.lap);
-            while index != turn {
+            let (batch_end, lap) = ((index | self.batch_mask).wrapping_add(1), self.lap);
+            while index != batch_end {
                 let entry = self.entry(index, lap);
                 if !entry.as_ref().is_some_and(&mut take) {
                     self.consumer_index = index;

@@ -227,7 +227,7 @@ pub struct MissingCapability {
 
 /// The error that a capability was set and reads back differently.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{name}: told {set}, it has {kept}")]
+#[error("{name}: set to {set}, reads back {kept}")]
 pub struct NotKept {
     /// Field of the capability page, in the PRM's spelling.
     pub name: &'static str,
@@ -320,7 +320,7 @@ pub enum MlxError {
     #[error("this driver needs ISSI 1, and the device does not know of ISSIs: {0}")]
     NoIssi(#[source] CmdError),
     /// The device accepted SET_HCA_CAP but did not keep the settings.
-    #[error("the device did not keep what SET_HCA_CAP told it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("the device did not keep what SET_HCA_CAP set: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     NotKept(Vec<NotKept>),
     /// The device lacks capabilities we cannot do without; all of them are listed.
     #[error("the device lacks: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

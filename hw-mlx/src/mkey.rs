@@ -114,7 +114,7 @@ pub struct KeyRequest {
     pub may_have_windows: bool,
 }
 
-/// Kinds of reordering of its memory accesses that the function supports.
+/// Memory accesses that the function may reorder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relaxed {
     /// The device's writes may pass earlier writes.

@@ -138,7 +138,7 @@ pub(crate) fn hardware(
         revision: function.config_read_u8(CONFIG_REVISION)?,
         firmware: (major, minor, sub_minor),
         relaxed_ordering: relaxed_ordering(function).unwrap_or_else(|error| {
-            tracing::debug!(%error, "PCI capabilities cannot be read: no relaxed ordering by them");
+            tracing::warn!(%error, "the PCI capabilities cannot be read; reads are not relaxed by Enable Relaxed Ordering");
             false
         }),
     })

@@ -119,8 +119,8 @@ pub enum Fault {
     /// After the next `spared` writes of data through memory keys, the first byte of each write arrives inverted. Only
     /// [`mend`](crate::Sim::mend) ends this fault; resets do not.
     DamagedData {
-        /// Number of writes that are not damaged. A packet is one write for each segment of the buffer that it reaches,
-        /// and an atomic is a write. Data scattered to a CQE is no write.
+        /// Number of writes that are not damaged. Each segment that a packet writes counts as one write, and so does an
+        /// atomic. Data scattered to a CQE does not count.
         spared: u32,
     },
     /// A command fault that takes effect after a number of matching commands have passed unaffected.

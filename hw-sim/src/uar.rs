@@ -8,9 +8,9 @@
 //! | 0x800 + n·0x100 | 8 | send doorbell: the first 8 bytes of the last WQE |
 //!
 //! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A whole doorbell
-//! discards a first half of its register; this is inferred, because no driver mixes the two. A doorbell is valid
-//! only on the UAR page with which its queue was created. Any other write is ignored and reported as a driver bug,
-//! except the rest of a WQE in a BlueFlame register, which is only ignored.
+//! discards the first half that its register holds. This is inferred: no driver mixes the two forms. A doorbell is
+//! valid only on the UAR page with which its queue was created. Any other write is ignored and reported as a driver
+//! bug, except the rest of a WQE in a BlueFlame register, which is only ignored.
 
 use crate::cq::Armed;
 use crate::env::Env;

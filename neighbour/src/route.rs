@@ -20,7 +20,7 @@ pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 /// ([`Config::neighbours`](crate::Config::neighbours)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A local sender will go on sending to the neighbour. If its entry was a stranger's, it no longer is.
+    /// A local sender will go on sending to the neighbour. Its entry no longer counts as a stranger's.
     Own,
     /// A local sender sends one datagram, which may be an answer to a stranger. A stranger stays a stranger.
     Datagram,

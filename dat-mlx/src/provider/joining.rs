@@ -15,9 +15,9 @@ pub enum NetworkState {
     Off,
     /// The function takes part.
     Joined,
-    /// The function could not join for this reason ([`Participation::IfPossible`]), or it has lost its Ethernet port
-    /// since. Only the configured neighbours and peers whose addresses are derived from their MACs are reachable, and
-    /// those whose MACs were known before the loss.
+    /// The function could not join for this reason ([`Participation::IfPossible`]), or its Ethernet port was given up
+    /// later. Configured neighbours and peers whose addresses contain their MACs are reachable. After a give-up, so are
+    /// peers whose MACs were known.
     Without(String),
 }
 
@@ -78,7 +78,7 @@ fn can_continue(hca: &Hca, error: &MlxError) -> bool {
 }
 
 impl MlxProvider {
-    /// Returns the function's participation in the network.
+    /// Returns the function's participation in the network. The call may wait while another instance repairs the port.
     #[must_use]
     pub fn network_state(&self) -> NetworkState {
         match (self.common.network(), &self.common.without_network) {

@@ -91,7 +91,7 @@ impl MlxProvider {
             if network.repair_due().is_some() {
                 tracing::error!(%error, "the Ethernet port cannot be repaired now; the repair is tried again");
             } else {
-                tracing::error!(%error, "the Ethernet port is given up: from now on no unknown neighbour is asked for");
+                tracing::error!(%error, "the Ethernet port is given up: neighbours with unknown MACs are unreachable from now on");
                 self.hca
                     .push_event(AsyncEvent::Network(hw_mlx::NetworkEvent::PortGivenUp));
             }

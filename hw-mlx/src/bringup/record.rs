@@ -175,8 +175,8 @@ impl Record {
         for (_, image) in &mut registers {
             recorder.redact(image);
         }
-        for look in &mut segment {
-            recorder.redact(&mut look.bytes);
+        for snapshot in &mut segment {
+            recorder.redact(&mut snapshot.bytes);
         }
         let (commands, refused) = recorder.close()?;
         Ok(Self {

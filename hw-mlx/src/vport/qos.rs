@@ -135,7 +135,7 @@ fn query_permitted<C: Command>(
                 .status()
                 .is_some_and(|status| status != CmdStatus::INTERNAL_ERR) =>
         {
-            tracing::debug!(%error, "not told about congestion");
+            tracing::debug!(%error, "the firmware refuses the query of congestion control");
             Ok(None)
         }
         Err(error) => Err(error),

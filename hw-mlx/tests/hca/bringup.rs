@@ -316,8 +316,8 @@ fn what_set_hca_cap_told_is_compared_with_what_the_device_kept() {
     let error = Hca::open(double.function(), config()).expect_err("not kept");
     assert_eq!(
         error.to_string(),
-        "the device did not keep what SET_HCA_CAP told it: log_uar_page_sz: told 0, it has 4; \
-         cmdif_checksum: told 0, it has 3"
+        "the device did not keep what SET_HCA_CAP set: log_uar_page_sz: set to 0, reads back 4; \
+         cmdif_checksum: set to 0, reads back 3"
     );
 }
 
