@@ -21,7 +21,7 @@
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //! | [`provider`] | the interface to the device |
 //! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | arguments and results |
-//! | `handle`, `slots` | handles of objects, and their look-up |
+//! | `handle`, `slots`, `table` | handles of objects, and their look-up |
 //!
 //! This crate uses no particular device, no clock, no socket and no thread.
 #![forbid(unsafe_code)]
@@ -45,6 +45,7 @@ mod refusal;
 mod round_robin;
 mod slots;
 pub mod stats;
+mod table;
 #[cfg(test)]
 mod tests;
 pub mod types;

@@ -56,8 +56,6 @@ pub mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use slotmap::SlotMap;
-
 pub use bounds::{PEER_NUMBERS, PeerNumber, Treatment};
 pub use event::{CmEvent, Counters, PeerReply, PeerRequest, Refused};
 pub use name::{ConnId, ListenId};
@@ -68,6 +66,7 @@ pub use timers::code_nanos;
 pub use wire::RejectReason;
 
 use crate::provider::{MadAddress, Nanos, Qpn};
+use crate::table::Table;
 use admission::{Pending, Refusals};
 use conn::{Conn, plain_events};
 use name::PeerName;
@@ -88,8 +87,8 @@ const FIRST_DYNAMIC_PORT: u16 = 0xc000;
 #[derive(Debug)]
 pub struct Cm {
     config: Config,
-    conns: SlotMap<ConnId, Conn>,
-    listeners: SlotMap<ListenId, u64>,
+    conns: Table<ConnId, Conn>,
+    listeners: Table<ListenId, u64>,
     pending: Pending,
     refusals: Refusals,
     by_service: BTreeMap<u64, ListenId>,
@@ -111,8 +110,8 @@ impl Cm {
     pub fn new(config: Config) -> Self {
         Self {
             config: config.clamped(),
-            conns: SlotMap::with_key(),
-            listeners: SlotMap::with_key(),
+            conns: Table::new(),
+            listeners: Table::new(),
             pending: Pending::default(),
             refusals: Refusals::default(),
             by_service: BTreeMap::new(),

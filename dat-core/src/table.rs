@@ -1,0 +1,269 @@
+//! Tables whose values are found by key, and which can be written out and read in: a key of the table that was read in
+//! finds the same value, and the keys of later values are the same, too.
+//!
+//! A key holds the index of a slot, from 1, and a generation, which is odd. The generation grows by 2 with each value
+//! of the slot and wraps, so that the key of a removed value finds nothing. The slot that was emptied last is filled
+//! first. These are the keys that a [`slotmap::SlotMap`] gives out, so they work with a [`slotmap::SecondaryMap`]. A
+//! `SlotMap` does not show its empty slots.
+
+use core::ops::{Index, IndexMut};
+
+use slotmap::{Key, KeyData};
+
+/// Generation of the first value of a slot.
+const FIRST: u32 = 1;
+
+/// A table of values, which are found by key.
+#[derive(Debug)]
+pub(crate) struct Table<K, V> {
+    /// Values with their keys. The first slot has the index 1 in keys.
+    slots: Vec<Option<(K, V)>>,
+    /// Keys of the next values of the empty slots. The last one is taken first.
+    free: Vec<K>,
+}
+
+/// Reason why values and empty slots are not those of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableError<K> {
+    /// The key has an index that is not a slot.
+    Index(K),
+    /// Another key has the same index.
+    Repeated(K),
+}
+
+impl<K: Key, V> Table<K, V> {
+    /// Makes an empty table.
+    pub(crate) const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Makes a table of values and of the keys of empty slots, as [`Table::iter`] and [`Table::free`] return them.
+    ///
+    /// # Errors
+    /// The first key that contradicts the others.
+    pub(crate) fn resume(
+        values: impl ExactSizeIterator<Item = (K, V)>,
+        free: &[K],
+    ) -> Result<Self, TableError<K>> {
+        let count = values.len() + free.len();
+        let mut is_taken = vec![false; count];
+        let mut take = |key: K| {
+            let place = place_of(key).ok_or(TableError::Index(key))?;
+            let taken = is_taken.get_mut(place).ok_or(TableError::Index(key))?;
+            if std::mem::replace(taken, true) {
+                return Err(TableError::Repeated(key));
+            }
+            Ok(place)
+        };
+        let mut slots = Vec::new();
+        slots.resize_with(count, || None);
+        for (key, value) in values {
+            slots[take(key)?] = Some((key, value));
+        }
+        for &key in free {
+            take(key)?;
+        }
+        Ok(Self {
+            slots,
+            free: free.to_vec(),
+        })
+    }
+
+    /// Returns the number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Returns the keys of the next values of the empty slots. The last one is taken first.
+    pub(crate) fn free(&self) -> &[K] {
+        &self.free
+    }
+
+    pub(crate) fn insert(&mut self, value: V) -> K {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            let index = self.slots.len() as u64;
+            KeyData::from_ffi(u64::from(FIRST) << 32 | index).into()
+        });
+        // PANIC: keys of empty slots are of slots of this table.
+        self.slots[place_of(key).expect("a slot")] = Some((key, value));
+        key
+    }
+
+    pub(crate) fn remove(&mut self, key: K) -> Option<V> {
+        let slot = self.slots.get_mut(place_of(key)?)?;
+        let (_, value) = slot.take_if(|(of, _)| *of == key)?;
+        self.free.push(successor(key));
+        Some(value)
+    }
+
+    pub(crate) fn get(&self, key: K) -> Option<&V> {
+        let slot = self.slots.get(place_of(key)?)?.as_ref();
+        slot.filter(|(of, _)| *of == key).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        let slot = self.slots.get_mut(place_of(key)?)?.as_mut();
+        slot.filter(|(of, _)| *of == key).map(|(_, value)| value)
+    }
+
+    /// Returns the keys and the values, by the index of the slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        let full = self.slots.iter().flatten();
+        full.map(|(key, value)| (*key, value))
+    }
+
+    /// Returns whether the table has given out the key at some time. Generations wrap: of two keys of a slot, that one
+    /// is the earlier one from which fewer generations lead to the other one.
+    pub(crate) fn has_given_out(&self, key: K) -> bool {
+        let Some(place) = place_of(key) else {
+            return false;
+        };
+        let slot = self.slots.get(place).map(Option::as_ref);
+        let next = match slot {
+            None => return false,
+            Some(Some((current, _))) => successor(*current),
+            Some(None) => match self
+                .free
+                .iter()
+                .find(|free| place_of(**free) == Some(place))
+            {
+                Some(next) => *next,
+                None => return false,
+            },
+        };
+        generation_of(next)
+            .wrapping_sub(generation_of(key))
+            .cast_signed()
+            > 0
+    }
+}
+
+impl<K: Key, V> Index<K> for Table<K, V> {
+    type Output = V;
+    // PANIC: the key comes from this table and its value was not removed; otherwise the library has a bug.
+    fn index(&self, key: K) -> &V {
+        self.get(key).expect("a key of this table")
+    }
+}
+
+impl<K: Key, V> IndexMut<K> for Table<K, V> {
+    // PANIC: as in `index`.
+    fn index_mut(&mut self, key: K) -> &mut V {
+        self.get_mut(key).expect("a key of this table")
+    }
+}
+
+/// Returns the place of the key's slot in the list of slots; `None` if the key has the index 0.
+fn place_of(key: impl Key) -> Option<usize> {
+    let index = key.data().as_ffi() & 0xffff_ffff;
+    usize::try_from(index).ok()?.checked_sub(1)
+}
+
+/// Returns the generation in a key.
+fn generation_of(key: impl Key) -> u32 {
+    // CAST: the upper 32 of 64 bits.
+    #[expect(clippy::cast_possible_truncation, reason = "the upper half of 64 bits")]
+    let generation = (key.data().as_ffi() >> 32) as u32;
+    generation
+}
+
+/// Returns the key of the next value of the key's slot.
+fn successor<K: Key>(key: K) -> K {
+    let index = key.data().as_ffi() & 0xffff_ffff;
+    let generation = generation_of(key).wrapping_add(2);
+    KeyData::from_ffi(u64::from(generation) << 32 | index).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use slotmap::SlotMap;
+
+    use super::*;
+    use crate::handle::PzKey;
+
+    fn key(index: u32, generation: u32) -> PzKey {
+        KeyData::from_ffi(u64::from(generation) << 32 | u64::from(index)).into()
+    }
+
+    /// Writes a table out and reads it in.
+    fn again(table: &Table<PzKey, u32>) -> Result<Table<PzKey, u32>, TableError<PzKey>> {
+        let values: Vec<_> = table.iter().map(|(key, value)| (key, *value)).collect();
+        Table::resume(values.into_iter(), table.free())
+    }
+
+    /// The keys of 2000 drawn calls are compared with those of slotmap. The table is written out and read in between.
+    #[test]
+    fn keys_are_those_of_slotmap_also_after_the_table_was_written_out_and_read_in() {
+        let (mut table, mut slots) = (Table::new(), SlotMap::<PzKey, u32>::with_key());
+        let (mut random, mut keys) = (7_u32, Vec::new());
+        for step in 0..2_000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if (random >> 16) % 5 < 3 || keys.is_empty() {
+                let key = table.insert(step);
+                assert_eq!(key, slots.insert(step));
+                keys.push(key);
+            } else {
+                let key = keys[(random >> 20) as usize % keys.len()];
+                assert_eq!(table.remove(key), slots.remove(key));
+            }
+            table = again(&table).expect("a table");
+            assert_eq!(table.len(), slots.len());
+            for &key in &keys {
+                assert_eq!(table.get(key), slots.get(key));
+                assert_eq!(table.get_mut(key), slots.get_mut(key));
+                assert!(table.has_given_out(key));
+            }
+            let all: Vec<_> = table.iter().collect();
+            assert_eq!(all, slots.iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn keys_that_contradict_each_other_are_refused() {
+        let resume = |values: &[PzKey], free: &[PzKey]| {
+            let values: Vec<_> = values.iter().map(|key| (*key, 0_u32)).collect();
+            Table::resume(values.into_iter(), free).map(drop)
+        };
+        assert_eq!(resume(&[key(2, 1)], &[key(1, 3)]), Ok(()));
+        let index = |key| Err(TableError::Index(key));
+        assert_eq!(resume(&[key(0, 1)], &[]), index(key(0, 1)));
+        assert_eq!(resume(&[key(2, 1)], &[]), index(key(2, 1)));
+        assert_eq!(resume(&[PzKey::null()], &[]), index(PzKey::null()));
+        assert_eq!(resume(&[], &[key(3, 1), key(1, 1)]), index(key(3, 1)));
+        let repeated = |key| Err(TableError::Repeated(key));
+        assert_eq!(resume(&[key(1, 1), key(1, 3)], &[]), repeated(key(1, 3)));
+        assert_eq!(resume(&[key(1, 1)], &[key(1, 3)]), repeated(key(1, 3)));
+    }
+
+    #[test]
+    fn keys_of_the_future_were_not_given_out() {
+        let table = Table::<PzKey, u32>::resume([(key(1, 5), 0)].into_iter(), &[key(2, 1)]);
+        let table = table.expect("a table");
+        for (key, given) in [
+            (key(1, 5), true),
+            (key(1, 3), true),
+            (key(1, 7), false),
+            (key(2, 1), false),
+            (key(2, u32::MAX), true),
+            (key(3, 1), false),
+            (key(0, 1), false),
+            (PzKey::null(), false),
+        ] {
+            assert_eq!(table.has_given_out(key), given, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn generations_wrap() {
+        let last = key(1, u32::MAX);
+        let mut table = Table::resume([(last, 1)].into_iter(), &[]).expect("a table");
+        assert_eq!(table.remove(last), Some(1));
+        let next = table.insert(2);
+        assert_eq!((next, table.get(last)), (key(1, 1), None));
+        assert!(table.has_given_out(last));
+    }
+}
