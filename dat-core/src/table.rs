@@ -166,9 +166,7 @@ fn place_of(key: impl Key) -> Option<usize> {
 /// Returns the generation in a key.
 fn generation_of(key: impl Key) -> u32 {
     // CAST: the upper 32 of 64 bits.
-    #[expect(clippy::cast_possible_truncation, reason = "the upper half of 64 bits")]
-    let generation = (key.data().as_ffi() >> 32) as u32;
-    generation
+    (key.data().as_ffi() >> 32) as u32
 }
 
 /// Returns the key of the next value of the key's slot.

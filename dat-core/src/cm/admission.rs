@@ -102,6 +102,23 @@ impl Pending {
         }
     }
 
+    /// Returns the accepted requests of all listeners, oldest first.
+    pub(super) fn accepted(&self) -> Vec<ConnId> {
+        let mut accepted: Vec<(u64, ConnId)> = self
+            .accepted
+            .iter()
+            .map(|((_, number), id)| (*number, *id))
+            .collect();
+        accepted.sort_unstable_by_key(|(number, _)| *number);
+        accepted.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Returns the counts by source address and by listener.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (&BTreeMap<[u8; 16], usize>, &BTreeMap<ListenId, usize>) {
+        (&self.by_peer, &self.by_listener)
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.by_peer.is_empty() && self.by_listener.is_empty() && self.accepted.is_empty()
@@ -138,6 +155,11 @@ impl Refusals {
             (true, Some(_)) | (false, None) => {}
         }
         self.oldest().filter(|_| self.in_order.len() > most)
+    }
+
+    /// Returns the refused requests, oldest first.
+    pub(super) fn in_order(&self) -> Vec<ConnId> {
+        self.in_order.values().copied().collect()
     }
 
     #[cfg(test)]

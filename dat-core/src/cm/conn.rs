@@ -3,6 +3,8 @@
 //! A message that may have to be repeated (REQ, REP or DREQ) is stored, so that a repetition has the same bytes. The
 //! other messages are made when they are needed, because they depend on the message they answer.
 
+mod parking;
+
 use super::event::CmEvent;
 use super::name::{ConnId, ListenId};
 use super::params::Config;
@@ -13,6 +15,7 @@ use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
 };
 use crate::provider::{MadAddress, Nanos, Qpn};
+pub(super) use parking::check_address;
 
 /// Maximum number of times that a remembered refusal is prolonged because the peer still sends messages.
 const MAX_REFUSAL_EXTENSIONS: u8 = 16;

@@ -238,6 +238,17 @@ impl Refused {
         all.filter(|(_, times)| *times != 0)
     }
 
+    /// Returns the counts as [`each`](Self::each) has listed them. Counts of the same reason are added.
+    #[must_use]
+    pub fn of_each(counts: impl IntoIterator<Item = (RejectReason, u64)>) -> Self {
+        let mut refused = Self::default();
+        for (reason, times) in counts {
+            let place = &mut refused.0[Self::place(reason)];
+            *place = place.saturating_add(times);
+        }
+        refused
+    }
+
     pub(crate) fn count(&mut self, reason: RejectReason) {
         self.0[Self::place(reason)] += 1;
     }

@@ -45,9 +45,11 @@ mod event;
 mod name;
 mod outbox;
 mod params;
+mod parking;
 mod private_data;
 pub mod rdma_cm;
 mod receive;
+mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -61,17 +63,18 @@ pub use event::{CmEvent, Counters, PeerReply, PeerRequest, Refused};
 pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};
+pub use snapshot::{CmSnapshot, ConnSnapshot, ListenerSnapshot};
 pub use state::{Emit, Input, Report, State, Step};
 pub use timers::code_nanos;
 pub use wire::RejectReason;
 
-use crate::provider::{MadAddress, Nanos, Qpn};
+use crate::provider::{MadAddress, Nanos, Path, Qpn};
 use crate::table::Table;
 use admission::{Pending, Refusals};
 use conn::{Conn, plain_events};
 use name::PeerName;
 use outbox::Outbox;
-use params::first_out_of_range;
+use params::{LONGEST_TIMEOUT, MOST_FLOW_LABEL, first_out_of_range};
 use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
 use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
@@ -202,7 +205,10 @@ impl Cm {
         let local_comm_id = self.fresh_comm_id(params.random);
         let req = self.request(&params, local_comm_id, private_data);
         let peer = MadAddress {
-            path: params.path,
+            path: Path {
+                flow_label: params.path.flow_label & MOST_FLOW_LABEL,
+                ..params.path
+            },
             qpn: Qpn::GSI,
         };
         let port = if rdma_cm::is_service_id(params.service_id) {
@@ -257,7 +263,7 @@ impl Cm {
                 remote_lid: lid,
                 local_gid: params.source,
                 remote_gid: path.gid,
-                flow_label: path.flow_label & 0xf_ffff,
+                flow_label: path.flow_label & MOST_FLOW_LABEL,
                 packet_rate: self.config.packet_rate,
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
@@ -285,7 +291,7 @@ impl Cm {
             Kind::State,
             wait.map(|wait| now.saturating_add(wait)),
         );
-        let expiry = timeout.map(|timeout| now.saturating_add(timeout));
+        let expiry = timeout.map(|timeout| now.saturating_add(timeout.min(LONGEST_TIMEOUT)));
         self.timers
             .set(id, &mut conn.deadlines, Kind::Consumer, expiry);
     }
@@ -618,7 +624,9 @@ impl Cm {
         else {
             return;
         };
-        self.by_local.remove(&conn.local_id);
+        if self.by_local.get(&conn.local_id) == Some(&id) {
+            self.by_local.remove(&conn.local_id);
+        }
         if let Some(key) = conn.peer_comm_id()
             && self.by_remote.get(&key) == Some(&id)
         {

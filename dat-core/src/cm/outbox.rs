@@ -8,6 +8,8 @@ use crate::provider::MadAddress;
 /// Maximum number of queued datagrams. Peers determine how many answers we have to send. Answers over the limit are
 /// dropped; the peer then repeats its message, and the repetition is answered.
 const ROOM: usize = 4096;
+/// Maximum number of datagrams in a full queue to which one was put back.
+pub(super) const MOST: usize = ROOM + 1;
 
 /// Datagrams to send, oldest first.
 #[derive(Debug, Default)]
@@ -31,6 +33,16 @@ impl Outbox {
 
     pub(super) fn put_back(&mut self, to: MadAddress, mad: Mad) {
         self.0.push_front((to, mad));
+    }
+
+    /// Returns the datagrams, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(MadAddress, Mad)> {
+        self.0.iter()
+    }
+
+    /// Makes the queue of datagrams again. The caller has checked that there are at most [`MOST`].
+    pub(super) fn resume(datagrams: &[(MadAddress, Mad)]) -> Self {
+        Self(datagrams.iter().copied().collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {

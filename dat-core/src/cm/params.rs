@@ -4,6 +4,12 @@ use super::private_data::PrivateDataError;
 use super::state::State;
 use crate::provider::{Nanos, Path, Psn, Qpn};
 
+/// Largest flow label (20 bits).
+pub(super) const MOST_FLOW_LABEL: u32 = 0xf_ffff;
+/// Longest time that a consumer may allow for establishing a connection, in nanoseconds: that of a `DAT_TIMEOUT`, whose
+/// 32 bits count microseconds. A longer time is treated as this one.
+pub(super) const LONGEST_TIMEOUT: Nanos = 0xffff_ffff * 1_000;
+
 /// Configuration of a connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -68,7 +74,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reduces each code that is wider than its field to the largest value that fits. Raises `max_ack_timeout` to at
+    /// Reduces each code that is larger than a legal one to the largest legal one. Raises `max_ack_timeout` to at
     /// least 1.
     #[must_use]
     pub(super) fn clamped(self) -> Self {
@@ -79,6 +85,7 @@ impl Config {
             service_timeout: self.service_timeout.min(31),
             ack_delay: self.ack_delay.min(31),
             packet_rate: self.packet_rate.min(63),
+            max_mtu: self.max_mtu.min(5),
             max_ack_timeout: self.max_ack_timeout.clamp(1, 31),
             ..self
         }
@@ -135,8 +142,8 @@ pub struct ConnectParams<'a> {
     pub ack_timeout: u8,
     /// The consumer's private data; [`super::request_limit`] returns the maximum length.
     pub private_data: &'a [u8],
-    /// Time from now, in nanoseconds, after which the attempt is given up. With `None` only the protocol's limits
-    /// apply.
+    /// Time from now, in nanoseconds, after which the attempt is given up; at most that of a `DAT_TIMEOUT`, 1 hour and
+    /// 11 minutes. With `None` only the protocol's limits apply.
     pub timeout: Option<Nanos>,
     /// True if our queue pair takes its receives from a shared queue.
     pub srq: bool,

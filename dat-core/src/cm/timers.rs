@@ -44,6 +44,14 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
+    /// Returns the deadline of this kind.
+    pub(super) const fn get(&self, kind: Kind) -> Option<Nanos> {
+        match kind {
+            Kind::State => self.state,
+            Kind::Consumer => self.consumer,
+        }
+    }
+
     fn of(&mut self, kind: Kind) -> &mut Option<Nanos> {
         match kind {
             Kind::State => &mut self.state,

@@ -171,7 +171,12 @@ impl World {
 }
 
 fn run(seed: u64) -> World {
+    run_parking(seed, Parking::Never)
+}
+
+fn run_parking(seed: u64, parking: Parking) -> World {
     let mut world = World::new(seed);
+    world.pair.parking = parking;
     for number in 0..20 {
         world.connect(number);
         world.run(50 * MILLISECOND);
@@ -234,4 +239,35 @@ fn same_seed_gives_the_same_datagrams() {
     let (first, second) = (run(7), run(7));
     assert!(first.pair.sent.len() > 100);
     assert_eq!(first.pair.sent, second.pair.sent);
+}
+
+/// All that the consumers, the wire and an observer have seen of a run.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    sent: Vec<(End, Message)>,
+    known: Vec<((bool, ConnId), Known)>,
+    ends: [CmSnapshot; 2],
+}
+
+fn seen(world: World) -> Seen {
+    let mut known: Vec<_> = world.known.into_iter().collect();
+    known.sort_by_key(|&(name, _)| name);
+    let Pair {
+        a, b, now, sent, ..
+    } = world.pair;
+    let ends = [a.park(now), b.park(now)];
+    Seen { sent, known, ends }
+}
+
+#[test]
+fn a_run_in_which_both_ends_are_parked_and_resumed_is_the_same_as_without() {
+    for seed in 0..12 {
+        let without = seen(run(seed));
+        assert!(without.sent.len() > 50, "seed {seed}: this tests little");
+        let steps = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for parking in [Parking::Always, Parking::Sometimes(steps)] {
+            let with = seen(run_parking(seed, parking.clone()));
+            assert_eq!(without, with, "seed {seed}, {parking:?}");
+        }
+    }
 }

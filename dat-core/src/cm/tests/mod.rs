@@ -5,6 +5,7 @@ mod endings;
 mod establishing;
 mod hostile;
 mod numbers;
+mod parking;
 mod refusals;
 mod strangers;
 
@@ -95,6 +96,15 @@ struct Flight {
     mad: Mad,
 }
 
+/// Steps at which the connection managers are parked and resumed.
+#[derive(Clone, Debug)]
+enum Parking {
+    Never,
+    /// At one step in eight.
+    Sometimes(Random),
+    Always,
+}
+
 /// Decides about each datagram before it is sent: true delivers the datagram, false loses it.
 type Filter = Box<dyn FnMut(End, &Message) -> bool>;
 
@@ -105,6 +115,7 @@ struct Pair {
     random: Random,
     faults: Faults,
     filter: Filter,
+    parking: Parking,
     flights: Vec<Flight>,
     /// Events that the test has not taken yet.
     a_events: Vec<CmEvent>,
@@ -165,6 +176,7 @@ impl Pair {
             random: Random(0x9e37_79b9_7f4a_7c15),
             faults: Faults::default(),
             filter: Box::new(|_, _| true),
+            parking: Parking::Never,
             flights: Vec::new(),
             a_events: Vec::new(),
             b_events: Vec::new(),
@@ -249,6 +261,7 @@ impl Pair {
 
     /// Moves outgoing datagrams onto the wire, and events into the event lists.
     fn drain(&mut self) {
+        self.park_if_due();
         for end in [A, B] {
             while let Some((to, mad)) = self.cm(end).poll_transmit() {
                 assert_eq!(to, end.other().address(), "datagrams go to the peer");
@@ -265,6 +278,19 @@ impl Pair {
                     B => self.b_events.push(event),
                 }
             }
+        }
+    }
+
+    /// Parks and resumes both connection managers if this step is one at which they are.
+    fn park_if_due(&mut self) {
+        let is_due = match &mut self.parking {
+            Parking::Never => false,
+            Parking::Sometimes(random) => random.below(8) == 0,
+            Parking::Always => true,
+        };
+        if is_due {
+            self.a = parking::resumed(&self.a, self.now);
+            self.b = parking::resumed(&self.b, self.now);
         }
     }
 

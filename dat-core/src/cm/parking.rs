@@ -1,0 +1,372 @@
+//! A connection manager that outlives its process.
+//!
+//! [`Cm::park`] writes all tables out as a [`CmSnapshot`], which is plain data, and [`Cm::resume`] makes a connection
+//! manager of it, in another process or in the same one. Every connection goes on in its state: with its communication
+//! IDs, its counts of repetitions, its deadlines, the message that it repeats and the refusal that it remembers.
+//! [`ConnId`]s and [`ListenId`](super::ListenId)s stay the same, and so do those that are given out next.
+//!
+//! ```text
+//!   the old process                                  the new process
+//!     park  ------------ CmSnapshot ------------->    resume
+//!     (no call any more)                              handle_mad, for the datagrams that arrived meanwhile
+//!                                                     handle_timeout, for the deadlines that passed meanwhile
+//!                                                     poll_transmit, poll_event
+//! ```
+//!
+//! Deadlines are times of the provider's clock. That of a real adapter is the system's monotonic clock, which all
+//! processes share until the next start of the system. If it shows an earlier time than at the parking, the snapshot is
+//! of another start, and is refused. A deadline that passed meanwhile is due at once. Answers of peers to which the
+//! deadline applied may have arrived meanwhile, so the caller handles the received datagrams first: a repetition would
+//! do no harm, but a connection would be given up although its peer has answered.
+//!
+//! `park` changes nothing, so it need not be undone if something else cannot be parked. It refuses nothing: all that a
+//! connection manager has is plain data. Not written out are the indices by communication ID, by queue pair and by
+//! service ID, the queue of deadlines and the counts of pending requests, which follow from the connections, and
+//! messages that are not repeated any more.
+//!
+//! `resume` believes nothing. Every number is bounded, and the parts of a connection must fit its state. What it cannot
+//! check is whether the peer is in the matching state, whether the queue pair exists, and whether an owner
+//! ([`ConnSnapshot::owner`](super::ConnSnapshot::owner)) exists: the layers above know.
+
+mod events;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use super::Cm;
+use super::conn::{Conn, check_address};
+use super::event::Counters;
+use super::name::ConnId;
+use super::outbox::{self, Outbox};
+use super::params::Config;
+use super::snapshot::{CmSnapshot, ListenerSnapshot};
+use super::state::State;
+use super::timers::Kind;
+use super::wire::Message;
+use crate::error::ResumeError;
+use crate::provider::Nanos;
+use crate::table::{Table, TableError};
+use events::check_events;
+
+/// Limit of the counters. No counter reaches it in practice, and no sum of counters overflows.
+const MOST_COUNTED: u64 = 1 << 56;
+
+impl Cm {
+    /// Writes the connection manager out at the time `now`. Nothing changes. The caller makes no further call if the
+    /// snapshot is resumed: of two connection managers with the same connections, each would answer the peers.
+    #[must_use]
+    pub fn park(&self, now: Nanos) -> CmSnapshot {
+        let listeners = self.listeners.iter();
+        CmSnapshot {
+            parked_at: now,
+            config: self.config,
+            conns: self.conns.iter().map(|(id, conn)| conn.park(id)).collect(),
+            free_conns: self.conns.free().to_vec(),
+            listeners: listeners
+                .map(|(id, &service_id)| ListenerSnapshot { id, service_id })
+                .collect(),
+            free_listeners: self.listeners.free().to_vec(),
+            accepted: self.pending.accepted(),
+            refused: self.refusals.in_order(),
+            outbox: self.outbox.iter().copied().collect(),
+            events: self.events.iter().cloned().collect(),
+            counters: self.counters,
+        }
+    }
+
+    /// Goes on with a connection manager that this or another process has parked. Deadlines that passed meanwhile are
+    /// due at once. They are not handled yet: the caller handles the datagrams that arrived meanwhile, and then calls
+    /// [`Cm::handle_timeout`].
+    ///
+    /// # Errors
+    /// [`ResumeError::Clock`]: `now` is earlier than the parking. [`ResumeError::OutOfRange`]: a number is over its
+    /// limit. [`ResumeError::Snapshot`]: values are impossible, or contradict each other.
+    pub fn resume(snapshot: &CmSnapshot, now: Nanos) -> Result<Self, ResumeError> {
+        let parked_at = snapshot.parked_at;
+        if now < parked_at {
+            return Err(ResumeError::Clock { parked_at, now });
+        }
+        check_config(&snapshot.config)?;
+        check_counters(&snapshot.counters)?;
+        let slots = snapshot.conns.len() + snapshot.free_conns.len();
+        let most = snapshot.config.max_connections;
+        ResumeError::check_range("connections", [("slots", slots as u64, most as u64)])?;
+        let mut cm = Self::new(snapshot.config);
+        cm.counters = snapshot.counters;
+        cm.resume_listeners(snapshot)?;
+        cm.resume_conns(snapshot)?;
+        cm.resume_orders(snapshot)?;
+        cm.outbox = resume_outbox(snapshot)?;
+        check_events(&cm, &snapshot.events)?;
+        cm.events = snapshot.events.iter().cloned().collect();
+        Ok(cm)
+    }
+
+    fn resume_listeners(&mut self, snapshot: &CmSnapshot) -> Result<(), ResumeError> {
+        let listeners = snapshot.listeners.iter();
+        let listeners = listeners.map(|one| (one.id, one.service_id));
+        self.listeners = Table::resume(listeners, &snapshot.free_listeners)
+            .map_err(|error| of_table("listeners", error))?;
+        for &ListenerSnapshot { id, service_id } in &snapshot.listeners {
+            if let Some(other) = self.by_service.insert(service_id, id) {
+                let what = format!("{other:?} and {id:?} listen at {service_id:#x}");
+                return Err(ResumeError::snapshot("listeners", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the connections, their indices and the queue of their deadlines.
+    fn resume_conns(&mut self, snapshot: &CmSnapshot) -> Result<(), ResumeError> {
+        let mut conns = Vec::new();
+        for one in &snapshot.conns {
+            let conn = Conn::resume(&self.config, snapshot.parked_at, one)?;
+            if let Some(listen) = conn.listen
+                && !self.listeners.has_given_out(listen)
+            {
+                let what = format!("{:?} came to {listen:?}, which never listened", one.id);
+                return Err(ResumeError::snapshot("connections", what));
+            }
+            conns.push((one.id, conn));
+        }
+        self.conns = Table::resume(conns.into_iter(), &snapshot.free_conns)
+            .map_err(|error| of_table("connections", error))?;
+        for one in &snapshot.conns {
+            // PANIC: the table was made of these connections.
+            let conn = self.conns.get_mut(one.id).expect("a connection");
+            let deadlines = [
+                (Kind::State, one.state_deadline),
+                (Kind::Consumer, one.consumer_deadline),
+            ];
+            for (kind, at) in deadlines {
+                self.timers.set(one.id, &mut conn.deadlines, kind, at);
+            }
+            if conn.state == State::Closed {
+                continue;
+            }
+            index(
+                &mut self.by_local,
+                conn.local_id,
+                one.id,
+                "communication ID",
+            )?;
+            // A connection that has not accepted a reply is found by our communication ID alone.
+            if let Some(queue_pair) = conn.peer_qp()
+                && let Some(name) = conn.peer_comm_id()
+            {
+                index(&mut self.by_remote, name, one.id, "peer's communication ID")?;
+                // A request of the peer's queue pair does not change a connection that we are ending.
+                if conn.state.holds_remote_qp() && conn.state != State::DreqSent {
+                    index(
+                        &mut self.by_remote_qp,
+                        queue_pair,
+                        one.id,
+                        "peer's queue pair",
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the lists of accepted and of refused requests, and the counts of pending ones.
+    fn resume_orders(&mut self, snapshot: &CmSnapshot) -> Result<(), ResumeError> {
+        for &id in &snapshot.accepted {
+            match self
+                .conns
+                .get_mut(id)
+                .filter(|conn| conn.accepted_as.is_none())
+            {
+                Some(conn) => self.pending.follow(id, conn),
+                None => return Err(not_once("accepted requests", id)),
+            }
+            if self
+                .conns
+                .get(id)
+                .is_some_and(|conn| conn.accepted_as.is_none())
+            {
+                return Err(not_once("accepted requests", id));
+            }
+        }
+        for &id in &snapshot.refused {
+            match self
+                .conns
+                .get_mut(id)
+                .filter(|conn| conn.refused_as.is_none())
+            {
+                Some(conn) => self.refusals.follow(id, conn, usize::MAX),
+                None => return Err(not_once("refused requests", id)),
+            };
+            if self
+                .conns
+                .get(id)
+                .is_some_and(|conn| conn.refused_as.is_none())
+            {
+                return Err(not_once("refused requests", id));
+            }
+        }
+        // The others are in no list, so this counts them as pending, if they are, and changes nothing else.
+        for one in &snapshot.conns {
+            let Some(conn) = self.conns.get_mut(one.id) else {
+                continue;
+            };
+            let (was_accepted, was_refused) = (conn.accepted_as, conn.refused_as);
+            self.pending.follow(one.id, conn);
+            self.refusals.follow(one.id, conn, usize::MAX);
+            if conn.accepted_as != was_accepted {
+                return Err(not_once("accepted requests", one.id));
+            }
+            if conn.refused_as != was_refused {
+                return Err(not_once("refused requests", one.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a connection to an index, in which each key has one connection.
+fn index<K: Ord>(
+    index: &mut BTreeMap<K, ConnId>,
+    key: K,
+    id: ConnId,
+    what: &str,
+) -> Result<(), ResumeError> {
+    match index.entry(key) {
+        Entry::Vacant(entry) => {
+            entry.insert(id);
+            Ok(())
+        }
+        Entry::Occupied(entry) => {
+            let what = format!("{:?} and {id:?} have the same {what}", entry.get());
+            Err(ResumeError::snapshot("connections", what))
+        }
+    }
+}
+
+/// Returns the error for keys that are not those of a table.
+fn of_table<K: core::fmt::Debug>(table: &'static str, error: TableError<K>) -> ResumeError {
+    let what = match error {
+        TableError::Index(key) => format!("{key:?} is none of the slots"),
+        TableError::Repeated(key) => format!("the slot of {key:?} is there twice"),
+    };
+    ResumeError::snapshot(table, what)
+}
+
+/// Returns the error for a list that does not have exactly the connections that belong in it, once each.
+fn not_once(list: &'static str, id: ConnId) -> ResumeError {
+    ResumeError::snapshot(
+        list,
+        format!("{id:?} must be there once if it is one, else not at all"),
+    )
+}
+
+fn check_config(config: &Config) -> Result<(), ResumeError> {
+    let most = config.clamped();
+    let code = |name, value: u8, limit: u8| (name, u64::from(value), u64::from(limit));
+    ResumeError::check_range(
+        "the configuration",
+        [
+            code(
+                "response_timeout",
+                config.response_timeout,
+                most.response_timeout,
+            ),
+            code(
+                "packet_lifetime",
+                config.packet_lifetime,
+                most.packet_lifetime,
+            ),
+            code("max_retries", config.max_retries, most.max_retries),
+            code(
+                "service_timeout",
+                config.service_timeout,
+                most.service_timeout,
+            ),
+            code("ack_delay", config.ack_delay, most.ack_delay),
+            code("packet_rate", config.packet_rate, most.packet_rate),
+            code("max_mtu", config.max_mtu, most.max_mtu),
+            code(
+                "max_ack_timeout",
+                config.max_ack_timeout,
+                most.max_ack_timeout,
+            ),
+        ],
+    )?;
+    if config.max_ack_timeout == 0 {
+        return Err(ResumeError::snapshot(
+            "the configuration",
+            "max_ack_timeout is 0",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the counters can go on counting.
+fn check_counters(counters: &Counters) -> Result<(), ResumeError> {
+    let Counters {
+        received,
+        sent,
+        repeated,
+        malformed,
+        foreign,
+        unexpected,
+        refused,
+        duplicates,
+        connects,
+        requests,
+        accepted,
+        established,
+        ended,
+        unreachable,
+        timed_out,
+        accept_failed,
+        refused_by_peers,
+        refused_by_us,
+    } = *counters;
+    let count = |name, value| (name, value, MOST_COUNTED);
+    ResumeError::check_range(
+        "the counters",
+        [
+            count("received", received),
+            count("sent", sent),
+            count("repeated", repeated),
+            count("malformed", malformed),
+            count("foreign", foreign),
+            count("unexpected", unexpected),
+            count("refused", refused),
+            count("duplicates", duplicates),
+            count("connects", connects),
+            count("requests", requests),
+            count("accepted", accepted),
+            count("established", established),
+            count("ended", ended),
+            count("unreachable", unreachable),
+            count("timed_out", timed_out),
+            count("accept_failed", accept_failed),
+        ],
+    )?;
+    for (name, refused) in [
+        ("refused_by_peers", refused_by_peers),
+        ("refused_by_us", refused_by_us),
+    ] {
+        for (_, times) in refused.each() {
+            ResumeError::check_range("the counters", [count(name, times)])?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the queue of datagrams to send, each of which is one that a connection manager makes.
+fn resume_outbox(snapshot: &CmSnapshot) -> Result<Outbox, ResumeError> {
+    const OF: &str = "the datagrams to send";
+    let count = snapshot.outbox.len() as u64;
+    ResumeError::check_range(OF, [("datagrams", count, outbox::MOST as u64)])?;
+    for (to, mad) in &snapshot.outbox {
+        check_address(OF, to)?;
+        let is_ours = Message::parse(mad).is_ok_and(|(id, message)| message.to_mad(id) == *mad);
+        if !is_ours {
+            return Err(ResumeError::snapshot(OF, "one is not a message of ours"));
+        }
+    }
+    Ok(Outbox::resume(&snapshot.outbox))
+}
