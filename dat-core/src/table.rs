@@ -116,6 +116,20 @@ impl<K: Key, V> Table<K, V> {
         full.map(|(key, value)| (*key, value))
     }
 
+    /// Returns the keys, by the index of the slot.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// Returns the values, by the index of the slot.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.iter().map(|(_, value)| value)
+    }
+
+    pub(crate) fn contains_key(&self, key: K) -> bool {
+        self.get(key).is_some()
+    }
+
     /// Returns whether the table has given out the key at some time. Generations wrap: of two keys of a slot, that one
     /// is the earlier one from which fewer generations lead to the other one.
     pub(crate) fn has_given_out(&self, key: K) -> bool {

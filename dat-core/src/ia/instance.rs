@@ -42,6 +42,7 @@ use crate::provider::{Nanos, Provider};
 use crate::round_robin::RoundRobin;
 use crate::slots::Slots;
 use crate::stats::Ended;
+use crate::table::Table;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -156,18 +157,18 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) srqs: SlotMap<SrqKey, Srq<P>>,
     // Other fields.
     pub(in crate::ia) provider: ProviderSlot<P>,
-    pub(in crate::ia) pzs: SlotMap<PzKey, Pz<P>>,
+    pub(in crate::ia) pzs: Table<PzKey, Pz<P>>,
     /// RMRs that a peer may invalidate, by the RMR context of the last posted bind.
     pub(in crate::ia) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
     pub(in crate::ia) rmrs: SlotMap<RmrKey, Rmr<P>>,
-    pub(in crate::ia) psps: SlotMap<PspKey, Psp>,
-    pub(in crate::ia) rsps: SlotMap<RspKey, Rsp>,
-    pub(in crate::ia) cnos: SlotMap<CnoKey, Cno>,
+    pub(in crate::ia) psps: Table<PspKey, Psp>,
+    pub(in crate::ia) rsps: Table<RspKey, Rsp>,
+    pub(in crate::ia) cnos: Table<CnoKey, Cno>,
     /// Keys of `cnos`, in order of creation.
     pub(in crate::ia) cno_keys: Vec<CnoKey>,
     /// Contexts that the consumer has attached to objects.
     pub(in crate::ia) contexts: HashMap<AnyHandle, u64>,
-    pub(in crate::ia) crs: SlotMap<CrKey, Cr>,
+    pub(in crate::ia) crs: Table<CrKey, Cr>,
     pub(in crate::ia) adapter: Arc<Adapter>,
     /// Identity of this instance among the adapter's instances.
     pub(in crate::ia) instance_index: InstanceIndex,
@@ -272,15 +273,15 @@ impl<P: Provider> Ia<P> {
             evds,
             srqs: SlotMap::with_key(),
             provider: ProviderSlot(Some(provider)),
-            pzs: SlotMap::with_key(),
+            pzs: Table::new(),
             rmrs_invalidatable: BTreeMap::new(),
             rmrs: SlotMap::with_key(),
-            psps: SlotMap::with_key(),
-            rsps: SlotMap::with_key(),
-            cnos: SlotMap::with_key(),
+            psps: Table::new(),
+            rsps: Table::new(),
+            cnos: Table::new(),
             cno_keys: Vec::new(),
             contexts: HashMap::new(),
-            crs: SlotMap::with_key(),
+            crs: Table::new(),
             adapter,
             instance_index,
             port_ups,
