@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use crate::bounds::Bounds;
+use crate::resume_error::ResumeError;
+
+/// Time in which a budget that was used up is whole again.
+const BURST: Duration = Duration::from_secs(1);
+
 /// Limit on the rate of an action.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
@@ -16,8 +22,7 @@ impl Budget {
     /// Makes a budget of `per_second` actions per second. The actions of one second are allowed at once after one
     /// second without an action. Zero counts as one per second.
     pub(crate) fn new(per_second: u32) -> Self {
-        let burst = Duration::from_secs(1);
-        let each = burst / per_second.max(1);
+        let each = BURST / per_second.max(1);
         Self {
             each,
             burst: each * per_second.max(1),
@@ -32,6 +37,27 @@ impl Budget {
             return Err(spent - self.burst);
         }
         self.spent = spent;
+        Ok(())
+    }
+
+    /// Returns the time up to which the budget is used up, for another process.
+    pub(crate) fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// Sets the time up to which the budget is used up, from a snapshot.
+    ///
+    /// # Errors
+    /// The budget could not be used up to that time.
+    pub(crate) fn resume(
+        &mut self,
+        item: &str,
+        spent: Duration,
+        bounds: &Bounds,
+    ) -> Result<(), ResumeError> {
+        bounds.timer(item, "end of what is used up", spent, BURST)?;
+        // A burst may be nanoseconds shorter than a second, depending on the configuration's rate.
+        self.spent = spent.min(bounds.parked.saturating_add(self.burst));
         Ok(())
     }
 }

@@ -55,7 +55,8 @@ pub struct Counters {
     pub echo_replies: u64,
     /// Number of MLDv2 queries among these frames.
     pub queries: u64,
-    refused: [u64; REFUSALS],
+    /// Number of frames refused for each reason, in the order of the variants of [`Refusal`].
+    pub refused: [u64; REFUSALS],
 
     /// Number of requests sent to all nodes, by broadcast or multicast.
     pub asked_all: u64,
@@ -104,5 +105,67 @@ impl Counters {
 
     pub(crate) const fn refuse(&mut self, why: Refusal) {
         self.refused[why as usize] += 1;
+    }
+
+    /// Returns all counters with their names.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Self {
+            received,
+            arp_requests,
+            arp_replies,
+            solicitations,
+            advertisements,
+            echo_requests,
+            echo_replies,
+            queries,
+            refused,
+            asked_all,
+            asked_one,
+            asks_put_off,
+            answered,
+            echoed,
+            unanswered,
+            announced,
+            probed,
+            defended,
+            reported,
+            conflicts,
+            contradicted,
+            moved,
+            evicted,
+            neighbours,
+            frames_lost,
+            events_lost,
+        } = *self;
+        let named = [
+            ("received", received),
+            ("arp_requests", arp_requests),
+            ("arp_replies", arp_replies),
+            ("solicitations", solicitations),
+            ("advertisements", advertisements),
+            ("echo_requests", echo_requests),
+            ("echo_replies", echo_replies),
+            ("queries", queries),
+            ("asked_all", asked_all),
+            ("asked_one", asked_one),
+            ("asks_put_off", asks_put_off),
+            ("answered", answered),
+            ("echoed", echoed),
+            ("unanswered", unanswered),
+            ("announced", announced),
+            ("probed", probed),
+            ("defended", defended),
+            ("reported", reported),
+            ("conflicts", conflicts),
+            ("contradicted", contradicted),
+            ("moved", moved),
+            ("evicted", evicted),
+            ("neighbours", neighbours),
+            ("frames_lost", frames_lost),
+            ("events_lost", events_lost),
+        ];
+        named
+            .into_iter()
+            .chain(refused.map(|number| ("refused", number)))
     }
 }

@@ -5,12 +5,32 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::bounds::counted;
+use crate::resume_error::ResumeError;
+
 #[derive(Debug)]
 pub(crate) struct Draw(ChaCha8Rng);
 
 impl Draw {
     pub(crate) fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    /// Goes on behind the first `words` random words of a seed.
+    ///
+    /// # Errors
+    /// No process has drawn so many words.
+    pub(crate) fn resume(seed: u64, words: u64) -> Result<Self, ResumeError> {
+        counted("random numbers", "words", words)?;
+        let mut draw = Self::new(seed);
+        draw.0.set_word_pos(words.into());
+        Ok(draw)
+    }
+
+    /// Returns the number of random words drawn.
+    pub(crate) fn words(&self) -> u64 {
+        // PANIC: it starts at 2^63 at most, and nobody draws as many again.
+        u64::try_from(self.0.get_word_pos()).expect("fewer than 2^64")
     }
 
     /// Returns a random time between `least` and `most`.

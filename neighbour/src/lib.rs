@@ -19,6 +19,7 @@
 //! | `own`, `membership` | an address of ours: detection, announcement, defence; its groups |
 //! | `budget`, `draw`, `outbox` | rate limits, random delays, queues |
 //! | `neighbours`, `route`, `timers`, `receive` | the state machine: calls, next hops, timers, received frames |
+//! | `snapshot`, `bounds`, `resume_error`, and `parking` below each table | the state machine in another process |
 //!
 //! **Callers confirm entries.** Traffic of a queue pair does not pass through this crate. So a caller that has
 //! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
@@ -30,6 +31,9 @@
 //! limited to a share of the table and of the requests, and evict each other. If our own senders have filled that
 //! share, too, the neighbour that was unused for longest is evicted.
 //!
+//! **The state may outlive its process.** [`Neighbours::park`] describes it as plain data, and [`Neighbours::resume`]
+//! goes on with it. The times of the caller need the same origin in both processes.
+//!
 //! The crate does not handle router advertisements and redirects (addresses and gateways come from the caller),
 //! fragments, IPv4 options, ICMP errors, MLDv1 queries, and tags within tags. It sends no IGMP reports of IPv4 groups,
 //! since the only IPv4 group that we join is that of all hosts (RFC 1112, 4).
@@ -37,6 +41,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod address;
+mod bounds;
 mod budget;
 mod config;
 mod counters;
@@ -47,7 +52,9 @@ mod neighbours;
 mod outbox;
 mod own;
 mod receive;
+mod resume_error;
 mod route;
+mod snapshot;
 mod state;
 mod table;
 #[cfg(test)]
@@ -60,6 +67,12 @@ pub use config::{Config, Detection};
 pub use counters::{Counters, Refusal};
 pub use event::{Entry, Event, Reason, Resolution};
 pub use neighbours::Neighbours;
+pub use own::Claim;
+pub use resume_error::ResumeError;
 pub use route::Need;
+pub use snapshot::{
+    AddressSnapshot, BudgetsSnapshot, ChangeSnapshot, EchoSnapshot, MembershipSnapshot,
+    NeighbourSnapshot, NeighboursSnapshot,
+};
 pub use state::State;
 pub use wire::ethernet::MOST_FRAME_BYTES;

@@ -5,6 +5,8 @@
 //! 6.2 requires only that group in the answer; reporting more groups is allowed. The group of all nodes is never
 //! reported (6).
 
+mod parking;
+
 use std::net::Ipv6Addr;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The functions that the caller calls, and the state of the module.
 
+mod parking;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -334,17 +336,21 @@ impl Neighbours {
 
     /// Drops neighbours of a VLAN and family in which we have no address, or only duplicate addresses.
     pub(crate) fn drop_unserved(&mut self) {
-        let served: BTreeSet<(Option<u16>, bool)> = self
-            .own
-            .iter()
-            .filter(|own| own.claim() != crate::own::Claim::Duplicate)
-            .map(|own| (own.interface.vlan_id(), own.address().is_ipv4()))
-            .collect();
+        let served = self.served();
         for key in self.table.keys(|_| true) {
             if !served.contains(&(key.vlan, key.address.is_ipv4())) {
                 self.forget(key, Reason::Forgotten);
             }
         }
+    }
+
+    /// Returns the VLANs, and whether the family is IPv4, in which we have an address that is not a duplicate.
+    fn served(&self) -> BTreeSet<(Option<u16>, bool)> {
+        self.own
+            .iter()
+            .filter(|own| own.claim() != crate::own::Claim::Duplicate)
+            .map(|own| (own.interface.vlan_id(), own.address().is_ipv4()))
+            .collect()
     }
 
     /// Drops an entry. If a request for it was outstanding, queues [`Event::Unreachable`] with the reason `why`.

@@ -1,5 +1,7 @@
 //! Queues of frames and events for the caller; both have a maximum length.
 
+mod parking;
+
 use std::collections::VecDeque;
 
 use crate::config::Config;

@@ -13,6 +13,8 @@
 //! RFC 4862, 5.4.4, does not specify this case), because connections use it. Only [`Own::begin`] moves an address out
 //! of `Duplicate`, when the link comes up: the link may then be connected to another network.
 
+mod parking;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -27,7 +29,7 @@ use crate::draw::Draw;
 /// State of an address of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
-pub(crate) enum Claim {
+pub enum Claim {
     /// Detection is running; the address is not usable yet.
     Tentative,
     /// Detection is running; the address is already usable.

@@ -5,6 +5,8 @@
 //! [`state`](crate::state) has the transitions of an entry. This module sets the duration of a state when the entry
 //! enters the state. The table is ordered by key, so that runs with the same seed are identical.
 
+mod parking;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;

@@ -32,9 +32,14 @@ impl Neighbours {
         }
         self.memberships
             .retain(|_, membership| membership.due().is_some());
+        self.due = self.first_timer();
+    }
+
+    /// Returns the time of the first timer.
+    pub(crate) fn first_timer(&self) -> Option<Duration> {
         let own = self.own.iter().filter_map(|own| own.due);
         let reports = self.memberships.values().filter_map(Membership::due);
-        self.due = own.chain(reports).chain(self.table.due()).min();
+        own.chain(reports).chain(self.table.due()).min()
     }
 
     /// Sends the request to a neighbour, or applies the step that is due, until nothing is due for this neighbour.

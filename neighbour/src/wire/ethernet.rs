@@ -8,7 +8,7 @@ use crate::counters::Refusal;
 const HEADER_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
 /// Length of the shortest frame in bytes, without the FCS, which the adapter adds (IEEE 802.3, 4.4.2).
-const LEAST_BYTES: usize = 60;
+pub(crate) const LEAST_FRAME_BYTES: usize = 60;
 /// Length of the longest frame that we send, in bytes: header, tag and a packet of 1,500, without FCS.
 pub const MOST_FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES + MOST_PAYLOAD_BYTES;
 /// Longest packet in a frame, in bytes.
@@ -59,7 +59,7 @@ pub(crate) fn emit(
     write: impl FnOnce(&mut [u8]),
 ) -> Vec<u8> {
     let start = HEADER_BYTES + vlan.map_or(0, |_| TAG_BYTES);
-    let mut frame = vec![0; (start + bytes).max(LEAST_BYTES)];
+    let mut frame = vec![0; (start + bytes).max(LEAST_FRAME_BYTES)];
     write(&mut frame[start..start + bytes]);
     let outer = vlan.map_or(protocol, |_| EthernetProtocol::Unknown(TAG_PROTOCOL));
     let mut header = EthernetFrame::new_unchecked(&mut frame[..]);

@@ -25,6 +25,9 @@ const RECORD_BYTES: usize = 20;
 /// options and 8 of report header; 64 is a round number.
 pub(crate) const MOST_RECORDS: usize = 64;
 
+/// Longest delay that a query can name: that of the maximum response code 0xffff (RFC 3810, 5.1.3).
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(0x1fff << 10);
+
 /// Parses an MLDv2 query. Refuses a query that does not come from a node on the link (RFC 3810, 5.1.14, 6.2 and 8.1).
 pub(crate) fn query<'a>(
     around: &ReceivedHeaders,
