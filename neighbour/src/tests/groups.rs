@@ -25,7 +25,7 @@ fn reports(us: &mut Us) -> Vec<(Ipv6Addr, Vec<(u8, Ipv6Addr)>)> {
 }
 
 /// Makes a query of MLDv2 (RFC 3810, 5.1), with the router alert.
-fn query(group: &str, code: u16, source: &str, hop_limit: u8) -> Vec<u8> {
+pub(super) fn query(group: &str, code: u16, source: &str, hop_limit: u8) -> Vec<u8> {
     let (source, destination) = (v6(source), v6("ff02::1"));
     let mut body = code.to_be_bytes().to_vec();
     body.extend([0, 0]);
