@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::address::{AddressError, Mac, is_station, is_unicast};
 use crate::resume_error::ResumeError;
 
-/// Largest number that is taken from a snapshot for a counter that only grows. A counter that grows ten million times in
-/// a second is full 29,000 years later.
+/// Largest number that is taken from a snapshot for a counter that only grows. A counter that grows ten million times
+/// in a second is full 29,000 years later.
 pub(crate) const MOST_COUNTED: u64 = u64::MAX / 2;
 
 /// Facts of a snapshot by which its items are checked.

@@ -1,12 +1,12 @@
 //! Snapshots: what one process writes down so that another one goes on with an adapter's neighbours.
 //!
-//! A snapshot is plain data, and its fields are public, so that a layer above can write it out and read it in. Nothing in
-//! a snapshot is believed when it is read: [`Neighbours::resume`](crate::Neighbours::resume) checks every number. What
-//! follows from other fields is not in a snapshot: the groups that we have joined, the time of the first timer, and the
-//! limits, which are the configuration's.
+//! A snapshot is plain data, and its fields are public, so that a layer above can write it out and read it in. Nothing
+//! in a snapshot is believed when it is read: [`Neighbours::resume`](crate::Neighbours::resume) checks every number.
+//! What follows from other fields is not in a snapshot: the groups that we have joined, the time of the first timer,
+//! and the limits, which are the configuration's.
 //!
-//! All times are those of the caller's clock, whose origin the crate does not know. They are valid in another process if
-//! its clock has the same origin, as CLOCK_MONOTONIC does until the machine boots again.
+//! All times are those of the caller's clock, whose origin the crate does not know. They are valid in another process
+//! if its clock has the same origin, as CLOCK_MONOTONIC does until the machine boots again.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub struct NeighboursSnapshot {
     pub events: Vec<Event>,
     /// Counters. Their number of neighbours is that of the table, and is not read.
     pub counters: Counters,
-    /// Number of 32-bit words that were taken from the random numbers of [`Config::seed`](crate::Config::seed). The seed
-    /// is not in the snapshot.
+    /// Number of 32-bit words that were taken from the random numbers of [`Config::seed`](crate::Config::seed). The
+    /// seed is not in the snapshot.
     pub random_words: u64,
 }
 

@@ -11,7 +11,8 @@ use super::peer::{Nd, O, REQUEST, S, arp, arp_announcement, arp_reply, echo, ech
 use super::*;
 use crate::{NeighboursSnapshot, ResumeError};
 
-/// Our possible addresses, their VLANs and gateways. Those of IPv4 and IPv6 share a number, by which frames choose them.
+/// Our possible addresses, their VLANs and gateways. Those of IPv4 and IPv6 share a number, by which frames choose
+/// them.
 const OURS_OF: [(&str, Option<u16>, Option<&str>); 8] = [
     ("10.0.0.1/24", None, None),
     ("10.0.0.7/24", None, Some("10.0.0.254")),
