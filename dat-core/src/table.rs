@@ -16,8 +16,9 @@ const FIRST: u32 = 1;
 /// A table of values, which are found by key.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
-    /// Values with their keys. The first slot has the index 1 in keys.
-    slots: Vec<Option<(K, V)>>,
+    /// Slots. The first one has the index 1 in keys. The key is that of the value, or of the next value if the slot is
+    /// empty.
+    slots: Vec<(K, Option<V>)>,
     /// Keys of the next values of the empty slots. The last one is taken first.
     free: Vec<K>,
 }
@@ -48,23 +49,17 @@ impl<K: Key, V> Table<K, V> {
         values: impl ExactSizeIterator<Item = (K, V)>,
         free: &[K],
     ) -> Result<Self, TableError<K>> {
-        let count = values.len() + free.len();
-        let mut is_taken = vec![false; count];
-        let mut take = |key: K| {
+        let mut slots = Vec::new();
+        slots.resize_with(values.len() + free.len(), || (K::null(), None));
+        let empty = free.iter().map(|&key| (key, None));
+        for (key, value) in values.map(|(key, value)| (key, Some(value))).chain(empty) {
             let place = place_of(key).ok_or(TableError::Index(key))?;
-            let taken = is_taken.get_mut(place).ok_or(TableError::Index(key))?;
-            if std::mem::replace(taken, true) {
+            let slot = slots.get_mut(place).ok_or(TableError::Index(key))?;
+            // No key of a slot is null.
+            if !slot.0.is_null() {
                 return Err(TableError::Repeated(key));
             }
-            Ok(place)
-        };
-        let mut slots = Vec::new();
-        slots.resize_with(count, || None);
-        for (key, value) in values {
-            slots[take(key)?] = Some((key, value));
-        }
-        for &key in free {
-            take(key)?;
+            *slot = (key, value);
         }
         Ok(Self {
             slots,
@@ -84,36 +79,38 @@ impl<K: Key, V> Table<K, V> {
 
     pub(crate) fn insert(&mut self, value: V) -> K {
         let key = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            let index = self.slots.len() as u64;
-            KeyData::from_ffi(u64::from(FIRST) << 32 | index).into()
+            let index = self.slots.len() as u64 + 1;
+            let key = KeyData::from_ffi(u64::from(FIRST) << 32 | index).into();
+            self.slots.push((key, None));
+            key
         });
         // PANIC: keys of empty slots are of slots of this table.
-        self.slots[place_of(key).expect("a slot")] = Some((key, value));
+        self.slots[place_of(key).expect("a slot")].1 = Some(value);
         key
     }
 
     pub(crate) fn remove(&mut self, key: K) -> Option<V> {
-        let slot = self.slots.get_mut(place_of(key)?)?;
-        let (_, value) = slot.take_if(|(of, _)| *of == key)?;
-        self.free.push(successor(key));
+        let (of, value) = self.slots.get_mut(place_of(key)?)?;
+        let value = value.take_if(|_| *of == key)?;
+        *of = successor(key);
+        self.free.push(*of);
         Some(value)
     }
 
     pub(crate) fn get(&self, key: K) -> Option<&V> {
-        let slot = self.slots.get(place_of(key)?)?.as_ref();
-        slot.filter(|(of, _)| *of == key).map(|(_, value)| value)
+        let (of, value) = self.slots.get(place_of(key)?)?;
+        value.as_ref().filter(|_| *of == key)
     }
 
     pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        let slot = self.slots.get_mut(place_of(key)?)?.as_mut();
-        slot.filter(|(of, _)| *of == key).map(|(_, value)| value)
+        let (of, value) = self.slots.get_mut(place_of(key)?)?;
+        value.as_mut().filter(|_| *of == key)
     }
 
     /// Returns the keys and the values, by the index of the slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
-        let full = self.slots.iter().flatten();
-        full.map(|(key, value)| (*key, value))
+        let slots = self.slots.iter();
+        slots.filter_map(|(key, value)| Some((*key, value.as_ref()?)))
     }
 
     /// Returns the keys, by the index of the slot.
@@ -133,21 +130,11 @@ impl<K: Key, V> Table<K, V> {
     /// Returns whether the table has given out the key at some time. Generations wrap: of two keys of a slot, that one
     /// is the earlier one from which fewer generations lead to the other one.
     pub(crate) fn has_given_out(&self, key: K) -> bool {
-        let Some(place) = place_of(key) else {
-            return false;
-        };
-        let slot = self.slots.get(place).map(Option::as_ref);
+        let slot = place_of(key).and_then(|place| self.slots.get(place));
         let next = match slot {
             None => return false,
-            Some(Some((current, _))) => successor(*current),
-            Some(None) => match self
-                .free
-                .iter()
-                .find(|free| place_of(**free) == Some(place))
-            {
-                Some(next) => *next,
-                None => return false,
-            },
+            Some((current, Some(_))) => successor(*current),
+            Some((next, None)) => *next,
         };
         generation_of(next)
             .wrapping_sub(generation_of(key))
