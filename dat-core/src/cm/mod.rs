@@ -561,15 +561,32 @@ impl Cm {
         }
     }
 
-    /// Applies an input to a connection. No other function changes a connection's state. `event` is the event to report
-    /// if the transition reports `Reply` or `Rejected`. Returns false if the table has no transition for the input.
+    /// Applies an input to a connection, and drops the refused requests that are over the limit. `event` is the event
+    /// to report if the transition reports `Reply` or `Rejected`. Returns false if the table has no transition for the
+    /// input.
     fn step(&mut self, now: Nanos, id: ConnId, input: Input, event: Option<CmEvent>) -> bool {
+        let (is_possible, mut oldest) = self.apply(now, id, input, event);
+        while let Some(id) = oldest {
+            (_, oldest) = self.apply(now, id, Input::HoldOver, None);
+        }
+        is_possible
+    }
+
+    /// Applies an input to a connection. No other function changes a connection's state. Returns whether the table has
+    /// a transition for the input, and the refused request that must be dropped, if any.
+    fn apply(
+        &mut self,
+        now: Nanos,
+        id: ConnId,
+        input: Input,
+        event: Option<CmEvent>,
+    ) -> (bool, Option<ConnId>) {
         let Some(conn) = self.conns.get_mut(id) else {
-            return false;
+            return (false, None);
         };
         let from = conn.state;
         let Some(step) = from.next(input) else {
-            return false;
+            return (false, None);
         };
         let reason = match &event {
             Some(CmEvent::Rejected { reason, .. }) => Some(RejectReason::from_code(*reason)),
@@ -609,10 +626,7 @@ impl Cm {
         let most = self.config.max_pending_per_listener;
         let oldest = self.refusals.follow(id, conn, most);
         self.remove_if_closed(id);
-        if let Some(oldest) = oldest {
-            self.step(now, oldest, Input::HoldOver, None);
-        }
-        true
+        (true, oldest)
     }
 
     /// Removes a closed connection from the indices. Frees the connection if the consumer has released it.

@@ -451,7 +451,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
         }
         pair.now += MILLISECOND;
     }
-    let established = pair.b.conns.iter().map(|(_, conn)| conn);
+    let established = pair.b.conns.values();
     let established = established.filter(|conn| conn.state == State::Established);
     assert!(connects > 100 && established.count() >= connects - 1);
     assert!(longest <= 2, "{longest} turns");
@@ -505,8 +505,11 @@ fn an_address_with_many_requests_does_not_drop_those_of_others() {
     assert_eq!(ask(&mut pair, 68, 0), None);
     // The counts of each address are still right.
     let left = |last: u8| {
-        let conns = pair.b.conns.iter().map(|(_, conn)| conn);
-        let held = conns.filter(|it| it.peer.path.gid[15] == last && it.state == State::RepSent);
+        let held = pair
+            .b
+            .conns
+            .values()
+            .filter(|it| it.peer.path.gid[15] == last && it.state == State::RepSent);
         held.count()
     };
     assert_eq!((left(66), left(67), left(68)), (251, 4, 1));
@@ -619,4 +622,31 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     // After some time all refusals are forgotten.
     pair.run_for(300 * SECOND);
     assert!(pair.b.refusals.is_empty());
+}
+
+/// One step drops all refused requests over the limit. Their number is not limited by the stack.
+#[test]
+fn refused_requests_over_the_limit_are_dropped_however_many_they_are() {
+    let mut pair = Pair::listening();
+    let refuse = |pair: &mut Pair, n: u32| {
+        let mad = request_from(STRANGER, 77, |req| {
+            (req.local_comm_id, req.local_qpn) = (n, Qpn::new(n));
+        });
+        pair.b.handle_mad(pair.now, &from(STRANGER), &mad, n.into());
+        let Some(CmEvent::Request { conn, .. }) = pair.b.poll_event() else {
+            panic!("request {n} is admitted")
+        };
+        let refused = pair.b.reject(pair.now, conn, RejectReason::Consumer);
+        refused.expect("a request");
+        pair.b.release(pair.now, conn);
+        while pair.b.poll_transmit().is_some() {}
+    };
+    pair.b.config.max_pending_per_listener = 20_000;
+    for n in 0..20_000 {
+        refuse(&mut pair, n);
+    }
+    assert_eq!(pair.b.connections(), 20_000);
+    pair.b.config.max_pending_per_listener = 1;
+    refuse(&mut pair, 20_000);
+    assert_eq!(pair.b.connections(), 1);
 }
