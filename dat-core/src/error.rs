@@ -14,6 +14,7 @@ pub(crate) mod lasting;
 mod left;
 mod meaning;
 mod parking;
+pub(crate) mod range;
 
 use core::fmt;
 use core::num::NonZeroU64;

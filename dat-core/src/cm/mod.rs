@@ -68,13 +68,14 @@ pub use state::{Emit, Input, Report, State, Step};
 pub use timers::code_nanos;
 pub use wire::RejectReason;
 
+use crate::error::range::first_out_of_range;
 use crate::provider::{MadAddress, Nanos, Path, Qpn};
 use crate::table::Table;
 use admission::{Pending, Refusals};
 use conn::{Conn, plain_events};
 use name::PeerName;
 use outbox::Outbox;
-use params::{LONGEST_TIMEOUT, MOST_FLOW_LABEL, first_out_of_range};
+use params::{LONGEST_TIMEOUT, MOST_FLOW_LABEL, MOST_PRIORITY};
 use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
 use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
@@ -207,6 +208,7 @@ impl Cm {
         let peer = MadAddress {
             path: Path {
                 flow_label: params.path.flow_label & MOST_FLOW_LABEL,
+                priority: params.path.priority & MOST_PRIORITY,
                 ..params.path
             },
             qpn: Qpn::GSI,
@@ -267,7 +269,7 @@ impl Cm {
                 packet_rate: self.config.packet_rate,
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
-                sl: path.priority,
+                sl: path.priority & MOST_PRIORITY,
                 subnet_local,
                 ack_timeout: params.ack_timeout,
             },

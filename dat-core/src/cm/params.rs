@@ -6,6 +6,10 @@ use crate::provider::{Nanos, Path, Psn, Qpn};
 
 /// Largest flow label (20 bits).
 pub(super) const MOST_FLOW_LABEL: u32 = 0xf_ffff;
+/// Largest priority of a frame (3 bits).
+pub(super) const MOST_PRIORITY: u8 = 7;
+/// Largest number of repetitions of a message (4 bits).
+pub(super) const MOST_RETRIES: u8 = 15;
 /// Longest time that a consumer may allow for establishing a connection, in nanoseconds: that of a `DAT_TIMEOUT`, whose
 /// 32 bits count microseconds. A longer time is treated as this one.
 pub(super) const LONGEST_TIMEOUT: Nanos = 0xffff_ffff * 1_000;
@@ -81,12 +85,25 @@ impl Config {
         Self {
             response_timeout: self.response_timeout.min(31),
             packet_lifetime: self.packet_lifetime.min(31),
-            max_retries: self.max_retries.min(15),
+            max_retries: self.max_retries.min(MOST_RETRIES),
             service_timeout: self.service_timeout.min(31),
             ack_delay: self.ack_delay.min(31),
             packet_rate: self.packet_rate.min(63),
             max_mtu: self.max_mtu.min(5),
             max_ack_timeout: self.max_ack_timeout.clamp(1, 31),
+            ..self
+        }
+    }
+
+    /// Reduces the numbers of connections and requests to those of `limits`.
+    #[must_use]
+    pub(super) fn limited(self, limits: &Self) -> Self {
+        Self {
+            max_connections: self.max_connections.min(limits.max_connections),
+            max_pending_per_peer: self.max_pending_per_peer.min(limits.max_pending_per_peer),
+            max_pending_per_listener: self
+                .max_pending_per_listener
+                .min(limits.max_pending_per_listener),
             ..self
         }
     }
@@ -224,16 +241,6 @@ pub enum CmError {
         /// Largest possible value.
         limit: u32,
     },
-}
-
-/// A parameter that is wider than its field: name, value, limit.
-pub(super) type Wide = (&'static str, u32, u32);
-
-/// Returns the first of `(name, value, limit)` whose value is over its limit.
-pub(super) fn first_out_of_range<const N: usize>(parameters: [Wide; N]) -> Option<Wide> {
-    parameters
-        .into_iter()
-        .find(|&(_, value, limit)| value > limit)
 }
 
 #[cfg(test)]

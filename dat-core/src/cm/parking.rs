@@ -15,7 +15,8 @@
 //!
 //! Deadlines are times of the provider's clock. That of a real adapter is the system's monotonic clock, which all
 //! processes share until the next start of the system. If it shows an earlier time than at the parking, the snapshot is
-//! of another start, and is refused. A deadline that passed meanwhile is due at once. Answers of peers to which the
+//! of another start, and is refused. A snapshot of an earlier start is not detected if the clock has passed that time
+//! again; the layer above compares the starts. A deadline that passed meanwhile is due at once. Answers of peers to which the
 //! deadline applied may have arrived meanwhile, so the caller handles the received datagrams first: a repetition would
 //! do no harm, but a connection would be given up although its peer has answered.
 //!
@@ -48,7 +49,14 @@ use crate::provider::Nanos;
 use crate::table::{Table, TableError};
 use events::check_events;
 
-/// Limit of the counters. No counter reaches it in practice, and no sum of counters overflows.
+/// Name of the list of accepted requests in errors.
+const ACCEPTED: &str = "accepted requests";
+/// Name of the list of refused requests in errors.
+const REFUSED: &str = "refused requests";
+/// Limit of the slots of listeners. No program has so many ports.
+const MOST_LISTENERS: u64 = 1 << 20;
+/// Limit of the counters. No counter reaches it in practice, and no sum of counters overflows. `neighbour` has the same
+/// limit.
 const MOST_COUNTED: u64 = 1 << 56;
 
 impl Cm {
@@ -78,20 +86,24 @@ impl Cm {
     /// due at once. They are not handled yet: the caller handles the datagrams that arrived meanwhile, and then calls
     /// [`Cm::handle_timeout`].
     ///
+    /// Codes and the GUID are those of the snapshot, because connections were made with them. The limits of connections
+    /// and of pending requests are those of the snapshot, too, but at most those of `limits`.
+    ///
     /// # Errors
     /// [`ResumeError::Clock`]: `now` is earlier than the parking. [`ResumeError::OutOfRange`]: a number is over its
     /// limit. [`ResumeError::Snapshot`]: values are impossible, or contradict each other.
-    pub fn resume(snapshot: &CmSnapshot, now: Nanos) -> Result<Self, ResumeError> {
+    pub fn resume(snapshot: &CmSnapshot, limits: &Config, now: Nanos) -> Result<Self, ResumeError> {
         let parked_at = snapshot.parked_at;
         if now < parked_at {
             return Err(ResumeError::Clock { parked_at, now });
         }
         check_config(&snapshot.config)?;
         check_counters(&snapshot.counters)?;
+        let config = snapshot.config.limited(limits);
         let slots = snapshot.conns.len() + snapshot.free_conns.len();
-        let most = snapshot.config.max_connections;
+        let most = config.max_connections;
         ResumeError::check_range("connections", [("slots", slots as u64, most as u64)])?;
-        let mut cm = Self::new(snapshot.config);
+        let mut cm = Self::new(config);
         cm.counters = snapshot.counters;
         cm.resume_listeners(snapshot)?;
         cm.resume_conns(snapshot)?;
@@ -103,6 +115,8 @@ impl Cm {
     }
 
     fn resume_listeners(&mut self, snapshot: &CmSnapshot) -> Result<(), ResumeError> {
+        let slots = snapshot.listeners.len() + snapshot.free_listeners.len();
+        ResumeError::check_range("listeners", [("slots", slots as u64, MOST_LISTENERS)])?;
         let listeners = snapshot.listeners.iter();
         let listeners = listeners.map(|one| (one.id, one.service_id));
         self.listeners = Table::resume(listeners, &snapshot.free_listeners)
@@ -171,40 +185,19 @@ impl Cm {
 
     /// Makes the lists of accepted and of refused requests, and the counts of pending ones.
     fn resume_orders(&mut self, snapshot: &CmSnapshot) -> Result<(), ResumeError> {
-        for &id in &snapshot.accepted {
-            match self
-                .conns
-                .get_mut(id)
-                .filter(|conn| conn.accepted_as.is_none())
-            {
-                Some(conn) => self.pending.follow(id, conn),
-                None => return Err(not_once("accepted requests", id)),
-            }
-            if self
-                .conns
-                .get(id)
-                .is_some_and(|conn| conn.accepted_as.is_none())
-            {
-                return Err(not_once("accepted requests", id));
-            }
-        }
-        for &id in &snapshot.refused {
-            match self
-                .conns
-                .get_mut(id)
-                .filter(|conn| conn.refused_as.is_none())
-            {
-                Some(conn) => self.refusals.follow(id, conn, usize::MAX),
-                None => return Err(not_once("refused requests", id)),
-            };
-            if self
-                .conns
-                .get(id)
-                .is_some_and(|conn| conn.refused_as.is_none())
-            {
-                return Err(not_once("refused requests", id));
-            }
-        }
+        let (refused, most) = (snapshot.refused.len(), self.config.max_pending_per_listener);
+        ResumeError::check_range(REFUSED, [("connections", refused as u64, most as u64)])?;
+        let (pending, refusals) = (&mut self.pending, &mut self.refusals);
+        number(&mut self.conns, ACCEPTED, &snapshot.accepted, |id, conn| {
+            let before = conn.accepted_as;
+            pending.follow(id, conn);
+            before.is_none() && conn.accepted_as.is_some()
+        })?;
+        number(&mut self.conns, REFUSED, &snapshot.refused, |id, conn| {
+            let before = conn.refused_as;
+            refusals.follow(id, conn, most);
+            before.is_none() && conn.refused_as.is_some()
+        })?;
         // The others are in no list, so this counts them as pending, if they are, and changes nothing else.
         for one in &snapshot.conns {
             let Some(conn) = self.conns.get_mut(one.id) else {
@@ -212,16 +205,31 @@ impl Cm {
             };
             let (was_accepted, was_refused) = (conn.accepted_as, conn.refused_as);
             self.pending.follow(one.id, conn);
-            self.refusals.follow(one.id, conn, usize::MAX);
+            self.refusals.follow(one.id, conn, most);
             if conn.accepted_as != was_accepted {
-                return Err(not_once("accepted requests", one.id));
+                return Err(not_once(ACCEPTED, one.id));
             }
             if conn.refused_as != was_refused {
-                return Err(not_once("refused requests", one.id));
+                return Err(not_once(REFUSED, one.id));
             }
         }
         Ok(())
     }
+}
+
+/// Adds the connections of a list to the list, in order. `follow` returns whether it has added the connection.
+fn number(
+    conns: &mut Table<ConnId, Conn>,
+    list: &'static str,
+    ids: &[ConnId],
+    mut follow: impl FnMut(ConnId, &mut Conn) -> bool,
+) -> Result<(), ResumeError> {
+    for &id in ids {
+        if !conns.get_mut(id).is_some_and(|conn| follow(id, conn)) {
+            return Err(not_once(list, id));
+        }
+    }
+    Ok(())
 }
 
 /// Adds a connection to an index, in which each key has one connection.
@@ -246,7 +254,7 @@ fn index<K: Ord>(
 /// Returns the error for keys that are not those of a table.
 fn of_table<K: core::fmt::Debug>(table: &'static str, error: TableError<K>) -> ResumeError {
     let what = match error {
-        TableError::Index(key) => format!("{key:?} is none of the slots"),
+        TableError::Index(key) => format!("{key:?} names no slot"),
         TableError::Repeated(key) => format!("the slot of {key:?} is there twice"),
     };
     ResumeError::snapshot(table, what)
@@ -256,7 +264,7 @@ fn of_table<K: core::fmt::Debug>(table: &'static str, error: TableError<K>) -> R
 fn not_once(list: &'static str, id: ConnId) -> ResumeError {
     ResumeError::snapshot(
         list,
-        format!("{id:?} must be there once if it is one, else not at all"),
+        format!("{id:?} is missing, repeated, or not such a request"),
     )
 }
 
@@ -358,14 +366,14 @@ fn check_counters(counters: &Counters) -> Result<(), ResumeError> {
 
 /// Makes the queue of datagrams to send, each of which is one that a connection manager makes.
 fn resume_outbox(snapshot: &CmSnapshot) -> Result<Outbox, ResumeError> {
-    const OF: &str = "the datagrams to send";
+    const TABLE: &str = "the datagrams to send";
     let count = snapshot.outbox.len() as u64;
-    ResumeError::check_range(OF, [("datagrams", count, outbox::MOST as u64)])?;
+    ResumeError::check_range(TABLE, [("datagrams", count, outbox::MOST as u64)])?;
     for (to, mad) in &snapshot.outbox {
-        check_address(OF, to)?;
+        check_address(TABLE, to)?;
         let is_ours = Message::parse(mad).is_ok_and(|(id, message)| message.to_mad(id) == *mad);
         if !is_ours {
-            return Err(ResumeError::snapshot(OF, "one is not a message of ours"));
+            return Err(ResumeError::snapshot(TABLE, "one is not a message of ours"));
         }
     }
     Ok(Outbox::resume(&snapshot.outbox))

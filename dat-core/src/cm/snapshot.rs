@@ -1,4 +1,4 @@
-//! The snapshot of a connection manager ([`Cm::park`](super::Cm::park)): plain data, which nothing here interprets.
+//! The snapshot of a connection manager ([`Cm::park`](super::Cm::park)): plain data. This module does not interpret it.
 //!
 //! All times are those of the provider's clock, in nanoseconds, or lengths in nanoseconds.
 

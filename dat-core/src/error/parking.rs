@@ -1,5 +1,6 @@
 //! Errors of state that is read in from a snapshot.
 
+use super::range::first_out_of_range;
 use crate::provider::Nanos;
 
 /// Reason why state was not resumed from a snapshot.
@@ -14,10 +15,10 @@ pub enum ResumeError {
         now: Nanos,
     },
     /// A number of the snapshot is over its limit.
-    #[error("snapshot of {of}: {name} is {value}, at most {limit} is possible")]
+    #[error("snapshot of {table}: {name} is {value}, at most {limit} is possible")]
     OutOfRange {
         /// The table, or its entry, that the number is of.
-        of: String,
+        table: String,
         /// Name of the number in the snapshot.
         name: &'static str,
         /// The number.
@@ -26,10 +27,10 @@ pub enum ResumeError {
         limit: u64,
     },
     /// Values of the snapshot contradict each other, or are impossible.
-    #[error("snapshot of {of}: {what}")]
+    #[error("snapshot of {table}: {what}")]
     Snapshot {
         /// The table, or its entry, that the values are of.
-        of: String,
+        table: String,
         /// The values.
         what: String,
     },
@@ -37,20 +38,20 @@ pub enum ResumeError {
 
 impl ResumeError {
     /// Returns the error for impossible values.
-    pub(crate) fn snapshot(of: impl ToString, what: impl Into<String>) -> Self {
-        let (of, what) = (of.to_string(), what.into());
-        Self::Snapshot { of, what }
+    pub(crate) fn snapshot(table: impl ToString, what: impl Into<String>) -> Self {
+        let (table, what) = (table.to_string(), what.into());
+        Self::Snapshot { table, what }
     }
 
-    /// Checks numbers: name, value, limit.
+    /// Checks numbers: name, value, limit. The name of the table is made only for the error.
     pub(crate) fn check_range<const N: usize>(
-        of: impl ToString,
+        table: impl ToString,
         numbers: [(&'static str, u64, u64); N],
     ) -> Result<(), Self> {
-        match numbers.into_iter().find(|(_, value, limit)| value > limit) {
+        match first_out_of_range(numbers) {
             None => Ok(()),
             Some((name, value, limit)) => Err(Self::OutOfRange {
-                of: of.to_string(),
+                table: table.to_string(),
                 name,
                 value,
                 limit,

@@ -4,10 +4,11 @@
 //! repeats a message has the message, a state that ends by time has a deadline, and a connection that may send a DREQ
 //! knows the peer's queue pair.
 
+use core::fmt;
+
 use super::{Conn, MAX_REFUSAL_EXTENSIONS, MAX_STALE, Role};
 use crate::cm::name::ConnId;
-use crate::cm::params::MOST_FLOW_LABEL;
-use crate::cm::params::{Config, LONGEST_TIMEOUT};
+use crate::cm::params::{Config, LONGEST_TIMEOUT, MOST_FLOW_LABEL, MOST_PRIORITY, MOST_RETRIES};
 use crate::cm::private_data;
 use crate::cm::rdma_cm::is_service_id;
 use crate::cm::snapshot::ConnSnapshot;
@@ -16,11 +17,6 @@ use crate::cm::timers::{Deadlines, Kind};
 use crate::cm::wire::{DreqRepr, Mad, Message, RejectReason};
 use crate::error::ResumeError;
 use crate::provider::{MadAddress, Nanos};
-
-/// Largest priority of a frame (3 bits).
-const MOST_PRIORITY: u8 = 7;
-/// Largest number of repetitions of a message (4 bits).
-const MOST_RETRIES: u8 = 15;
 
 /// What a connection has in a state.
 struct Requirements {
@@ -141,7 +137,7 @@ impl Conn {
         snapshot: &ConnSnapshot,
     ) -> Result<Self, ResumeError> {
         check_ranges(config, parked_at, snapshot)?;
-        check_address(&name(snapshot), &snapshot.peer)?;
+        check_address(Name(snapshot.id), &snapshot.peer)?;
         check_state(snapshot)?;
         let repeatable = match Requirements::of(snapshot.state).repeats {
             Repeats::Nothing => None,
@@ -186,12 +182,15 @@ impl Conn {
     }
 }
 
-/// Checks the address of a datagram. `of` names the table or the entry that it is in.
-pub(in crate::cm) fn check_address(of: &str, address: &MadAddress) -> Result<(), ResumeError> {
+/// Checks the address of a datagram. `table` names the table or the entry that it is in.
+pub(in crate::cm) fn check_address(
+    table: impl ToString,
+    address: &MadAddress,
+) -> Result<(), ResumeError> {
     let path = &address.path;
     let (label, priority) = (path.flow_label.into(), path.priority.into());
     ResumeError::check_range(
-        of,
+        table,
         [
             ("flow_label", label, MOST_FLOW_LABEL.into()),
             ("priority", priority, MOST_PRIORITY.into()),
@@ -199,9 +198,13 @@ pub(in crate::cm) fn check_address(of: &str, address: &MadAddress) -> Result<(),
     )
 }
 
-/// Returns the name of a connection in errors.
-fn name(snapshot: &ConnSnapshot) -> String {
-    format!("connection {:?}", snapshot.id)
+/// The name of a connection in errors.
+struct Name(ConnId);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {:?}", self.0)
+    }
 }
 
 const fn side(snapshot: &ConnSnapshot) -> Role {
@@ -234,7 +237,7 @@ fn check_ranges(
     let most_data = private_data::reject_limit(snapshot.service_id);
     let data_bytes = snapshot.refusal_data.len();
     ResumeError::check_range(
-        name(snapshot),
+        Name(snapshot.id),
         [
             (
                 "max_retries",
@@ -270,7 +273,7 @@ fn check_ranges(
 /// Checks that a connection has what its state requires, and nothing that the state cannot have.
 fn check_state(snapshot: &ConnSnapshot) -> Result<(), ResumeError> {
     let (state, side) = (snapshot.state, side(snapshot));
-    let refused = |what: String| Err(ResumeError::snapshot(name(snapshot), what));
+    let refused = |what: String| Err(ResumeError::snapshot(Name(snapshot.id), what));
     let needs = Requirements::of(state);
     if needs.side.is_some_and(|needed| needed != side) {
         return refused(format!("the {side:?} side is never in state {state:?}"));

@@ -98,20 +98,20 @@ const fn fits(event: &CmEvent, conn: &Conn) -> bool {
     }
 }
 
-fn check_bytes(of: &'static str, data: &[u8], limit: usize) -> Result<(), ResumeError> {
-    ResumeError::check_range(of, [("private_data", data.len() as u64, limit as u64)])
+fn check_bytes(table: &'static str, data: &[u8], limit: usize) -> Result<(), ResumeError> {
+    ResumeError::check_range(table, [("private_data", data.len() as u64, limit as u64)])
 }
 
 fn check_request(config: &Config, conn: &Conn, request: &PeerRequest) -> Result<(), ResumeError> {
-    const OF: &str = "request";
+    const TABLE: &str = "request";
     let address = MadAddress {
         path: request.path,
         qpn: Qpn::GSI,
     };
-    check_address(OF, &address)?;
-    check_bytes(OF, &request.private_data, req::PRIVATE_DATA_BYTES)?;
+    check_address(TABLE, &address)?;
+    check_bytes(TABLE, &request.private_data, req::PRIVATE_DATA_BYTES)?;
     ResumeError::check_range(
-        OF,
+        TABLE,
         [
             ("mtu", request.mtu.into(), config.max_mtu.into()),
             (
@@ -130,16 +130,16 @@ fn check_request(config: &Config, conn: &Conn, request: &PeerRequest) -> Result<
         && request.path.gid == conn.peer.path.gid;
     if request.mtu == 0 || request.ack_timeout == 0 || !is_the_connections {
         let what = format!("it is not the one of its connection: {request:?}");
-        return Err(ResumeError::snapshot(OF, what));
+        return Err(ResumeError::snapshot(TABLE, what));
     }
     Ok(())
 }
 
 fn check_reply(config: &Config, conn: &Conn, reply: &PeerReply) -> Result<(), ResumeError> {
-    const OF: &str = "reply";
-    check_bytes(OF, &reply.private_data, rep::PRIVATE_DATA_BYTES)?;
+    const TABLE: &str = "reply";
+    check_bytes(TABLE, &reply.private_data, rep::PRIVATE_DATA_BYTES)?;
     ResumeError::check_range(
-        OF,
+        TABLE,
         [
             (
                 "ack_timeout",
@@ -151,7 +151,7 @@ fn check_reply(config: &Config, conn: &Conn, reply: &PeerReply) -> Result<(), Re
     )?;
     if reply.ack_timeout == 0 || Some(reply.remote_qpn) != conn.remote_qpn {
         let what = format!("it is not the one of its connection: {reply:?}");
-        return Err(ResumeError::snapshot(OF, what));
+        return Err(ResumeError::snapshot(TABLE, what));
     }
     Ok(())
 }

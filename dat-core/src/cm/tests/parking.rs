@@ -9,7 +9,7 @@ use crate::error::ResumeError;
 /// does not have.
 pub(super) fn resumed(cm: &Cm, now: Nanos) -> Cm {
     let snapshot = cm.park(now);
-    let again = match Cm::resume(&snapshot, now) {
+    let again = match Cm::resume(&snapshot, &Config::default(), now) {
         Ok(again) => again,
         Err(error) => panic!("{error}: {snapshot:?}"),
     };
@@ -32,8 +32,8 @@ pub(super) fn resumed(cm: &Cm, now: Nanos) -> Cm {
 
 /// Makes a pair in which one end has a connection in a state.
 type Way = fn() -> (Pair, End, ConnId);
-/// Does something to a connection of an end.
-type Next = fn(&mut Pair, End, ConnId);
+/// Does something to a connection of an end. Returns the result of the call.
+type Next = fn(&mut Pair, End, ConnId) -> Result<(), CmError>;
 
 /// Returns pairs in which one end has a connection in a state.
 fn ways(state: State) -> Vec<Way> {
@@ -181,46 +181,51 @@ fn ways(state: State) -> Vec<Way> {
 
 /// What may happen next at an end, or to it.
 const NEXT: &[(&str, Next)] = &[
-    ("nothing but time", |_, _, _| {}),
+    ("nothing but time", |_, _, _| Ok(())),
     ("accept", |pair, end, conn| {
         let now = pair.now;
-        let _ = pair.cm(end).accept(now, conn, accept_params());
+        pair.cm(end).accept(now, conn, accept_params())
     }),
     ("reject", |pair, end, conn| {
         let (now, reason) = (pair.now, RejectReason::Consumer);
-        let _ = pair.cm(end).reject_with(now, conn, reason, b"why");
+        pair.cm(end).reject_with(now, conn, reason, b"why")
     }),
     ("decline", |pair, end, conn| {
         let (now, reason) = (pair.now, RejectReason::NoResources);
         pair.cm(end).decline(now, conn, reason);
+        Ok(())
     }),
     ("ready", |pair, end, conn| {
         let now = pair.now;
-        let _ = pair.cm(end).ready(now, conn);
+        pair.cm(end).ready(now, conn)
     }),
     ("data", |pair, end, conn| {
         let now = pair.now;
-        let _ = pair.cm(end).communication_established(now, conn);
+        pair.cm(end).communication_established(now, conn)
     }),
     ("disconnect", |pair, end, conn| {
         let now = pair.now;
-        let _ = pair.cm(end).disconnect(now, conn);
+        pair.cm(end).disconnect(now, conn)
     }),
     ("abort", |pair, end, conn| {
         let now = pair.now;
         pair.cm(end).abort(now, conn);
+        Ok(())
     }),
     ("release", |pair, end, conn| {
         let now = pair.now;
         pair.cm(end).release(now, conn);
+        Ok(())
     }),
     ("the port came up", |pair, end, _| {
         let now = pair.now;
         pair.cm(end).port_came_up(now);
+        Ok(())
     }),
     ("the peer is unreachable", |pair, end, _| {
         let now = pair.now;
         pair.cm(end).unreachable(now, end.other().gid());
+        Ok(())
     }),
     ("all is sent again", |pair, end, _| {
         let sent: Vec<_> = pair.sent.clone();
@@ -231,6 +236,7 @@ const NEXT: &[(&str, Next)] = &[
                 pair.cm(end).handle_mad(now, &address, &mad, 5);
             }
         }
+        Ok(())
     }),
     ("the peer ends it", |pair, end, _| {
         let peer = pair.cm(end.other());
@@ -239,18 +245,22 @@ const NEXT: &[(&str, Next)] = &[
         for conn in conns {
             pair.cm(end.other()).release(now, conn);
         }
+        Ok(())
     }),
     ("another connection begins", |pair, _, _| {
         pair.connect(ConnectParams {
             random: 77,
             ..connect_params()
         });
+        Ok(())
     }),
     ("the peer has forgotten all", |pair, end, _| {
         *pair.cm(end.other()) = Cm::new(config(end.other()));
+        Ok(())
     }),
     ("half a minute passes unnoticed", |pair, _, _| {
         pair.now += 30 * SECOND;
+        Ok(())
     }),
 ];
 
@@ -268,13 +278,13 @@ fn a_connection_in_any_state_goes_on_after_it_was_parked_and_resumed() {
                         let now = pair.now;
                         *pair.cm(end) = resumed(pair.cm(end), now);
                     }
-                    next(&mut pair, end, conn);
+                    let result = next(&mut pair, end, conn);
                     pair.run_to_the_end();
                     let Pair {
                         a, b, now, sent, ..
                     } = pair;
                     let told = [pair.a_events, pair.b_events];
-                    (sent, told, [a.park(now), b.park(now)])
+                    (result, sent, told, [a.park(now), b.park(now)])
                 };
                 assert_eq!(run(false), run(true), "{state:?}, way {number}: {what}");
             }
@@ -322,7 +332,7 @@ fn a_full_queue_of_datagrams_is_parked() {
     let mut snapshot = again.park(0);
     assert_eq!(snapshot.outbox.len(), 4_097);
     snapshot.outbox.push((to, first));
-    let error = Cm::resume(&snapshot, 0).map(drop);
+    let error = Cm::resume(&snapshot, &Config::default(), 0).map(drop);
     assert_eq!(
         error,
         Err(over("the datagrams to send", "datagrams", 4_098, 4_097))
@@ -369,7 +379,7 @@ fn a_deadline_that_passed_meanwhile_is_due_at_once_and_counts_once() {
     pair.drain();
     let snapshot = pair.a.park(pair.now);
     pair.now += 100 * SECOND;
-    let mut a = Cm::resume(&snapshot, pair.now).expect("a snapshot");
+    let mut a = Cm::resume(&snapshot, &Config::default(), pair.now).expect("a snapshot");
     assert!(a.next_timeout().is_some_and(|at| at < pair.now));
     assert_eq!(a.poll_transmit(), None, "only handle_timeout sends");
     a.handle_timeout(pair.now);
@@ -389,12 +399,12 @@ fn an_answer_that_arrived_meanwhile_counts_although_the_deadline_passed() {
     let mut snapshot = pair.a.park(pair.now);
     snapshot.conns[0].max_retries = 0;
     pair.now += 10 * SECOND;
-    let mut resumed = Cm::resume(&snapshot, pair.now).expect("a snapshot");
+    let mut resumed = Cm::resume(&snapshot, &Config::default(), pair.now).expect("a snapshot");
     resumed.handle_mad(pair.now, &B.address(), &rep, 0);
     resumed.handle_timeout(pair.now);
     assert_eq!(resumed.state(a), Some(State::RepReceived));
     // Without the answer, the attempt is over.
-    let mut resumed = Cm::resume(&snapshot, pair.now).expect("a snapshot");
+    let mut resumed = Cm::resume(&snapshot, &Config::default(), pair.now).expect("a snapshot");
     resumed.handle_timeout(pair.now);
     assert_eq!(resumed.poll_event(), Some(CmEvent::Unreachable { conn: a }));
 }
@@ -458,7 +468,7 @@ fn the_oldest_accepted_and_the_oldest_refused_request_still_make_room() {
 fn an_earlier_time_than_at_the_parking_is_that_of_another_clock() {
     let (pair, _, _) = Pair::established();
     let (parked_at, now) = (pair.now, pair.now - 1);
-    let error = Cm::resume(&pair.a.park(parked_at), now).map(drop);
+    let error = Cm::resume(&pair.a.park(parked_at), &config(A), now).map(drop);
     assert_eq!(error, Err(ResumeError::Clock { parked_at, now }));
 }
 
@@ -487,9 +497,75 @@ fn a_closed_connection_does_not_take_its_successors_communication_id_along() {
     assert_eq!(pair.a.by_local.values().collect::<Vec<_>>(), [&next]);
 }
 
-fn over(of: &str, name: &'static str, value: u64, limit: u64) -> ResumeError {
+/// Numbers over their limits, which the caller may give, are reduced to the limits, so that a snapshot with them is
+/// resumed.
+#[test]
+fn numbers_of_the_caller_that_are_over_their_limits_are_reduced_and_resumed() {
+    let mut cm = Cm::new(config(A));
+    let conn = cm.connect(
+        7,
+        ConnectParams {
+            timeout: Some(u64::MAX),
+            path: Path {
+                flow_label: u32::MAX,
+                priority: u8::MAX,
+                ..End::path_to(B)
+            },
+            ..connect_params()
+        },
+    );
+    let conn = conn.expect("sound parameters");
+    let (to, mad) = cm.poll_transmit().expect("a REQ");
+    let Ok((_, Message::Req(req))) = Message::parse(&mad) else {
+        panic!("a REQ");
+    };
+    assert_eq!((req.primary.flow_label, req.primary.sl), (0xf_ffff, 7));
+    cm.unsent(to, mad);
+    let snapshot = resumed(&cm, 7).park(7);
+    let one = &snapshot.conns[0];
+    let path = &one.peer.path;
+    assert_eq!(
+        (one.id, path.flow_label, path.priority),
+        (conn, 0xf_ffff, 7)
+    );
+    // The longest DAT_TIMEOUT, 2^32 - 1 microseconds.
+    assert_eq!(one.consumer_deadline, Some(7 + 4_294_967_295_000));
+    let cm = Cm::new(Config {
+        max_mtu: 6,
+        ..config(A)
+    });
+    assert_eq!(resumed(&cm, 0).config.max_mtu, 5);
+}
+
+/// The limits of a snapshot may be lower than those of the caller, but not higher.
+#[test]
+fn limits_are_the_lower_ones_of_the_snapshot_and_of_the_caller() {
+    let limits = |connections, per_peer, per_listener| Config {
+        max_connections: connections,
+        max_pending_per_peer: per_peer,
+        max_pending_per_listener: per_listener,
+        ..config(A)
+    };
+    for (ours, theirs, expected) in [
+        ((9, 8, 7), (9, 8, 7), (9, 8, 7)),
+        ((9, 8, 7), (1, 2, 3), (1, 2, 3)),
+        ((1, 2, 3), (9, 8, 7), (1, 2, 3)),
+        ((usize::MAX, usize::MAX, usize::MAX), (1, 2, 3), (1, 2, 3)),
+    ] {
+        let snapshot = Cm::new(limits(ours.0, ours.1, ours.2)).park(0);
+        let theirs = Config {
+            local_ca_guid: 1,
+            response_timeout: 1,
+            ..limits(theirs.0, theirs.1, theirs.2)
+        };
+        let cm = Cm::resume(&snapshot, &theirs, 0).expect("a snapshot");
+        assert_eq!(cm.config, limits(expected.0, expected.1, expected.2));
+    }
+}
+
+fn over(table: &str, name: &'static str, value: u64, limit: u64) -> ResumeError {
     ResumeError::OutOfRange {
-        of: of.to_owned(),
+        table: table.to_owned(),
         name,
         value,
         limit,

@@ -78,7 +78,7 @@ fn rejected(snapshot: &mut CmSnapshot, by_consumer: bool, reason: u16, bytes: us
     });
 }
 
-fn tell(snapshot: &mut CmSnapshot, event: fn(ConnId) -> CmEvent) {
+fn push_event(snapshot: &mut CmSnapshot, event: fn(ConnId) -> CmEvent) {
     let id = snapshot.conns[0].id;
     snapshot.events.push(event(id));
 }
@@ -163,12 +163,15 @@ const LIES: &[Lie] = &[
         s.counters.refused_by_us = Refused::of_each([(RejectReason::NoQp, (1 << 56) + 1)]);
     }),
     // The tables.
-    (ReqSent, "connections: ConnId(2v1) is none of the slots", |s| s.conns[0].id = ConnId::from_raw(1 << 32 | 2)),
-    (ReqSent, "connections: ConnId(0v1) is none of the slots", |s| s.conns[0].id = ConnId::from_raw(1 << 32)),
+    (ReqSent, "connections: ConnId(2v1) names no slot", |s| s.conns[0].id = ConnId::from_raw(1 << 32 | 2)),
+    (ReqSent, "connections: ConnId(0v1) names no slot", |s| s.conns[0].id = ConnId::from_raw(1 << 32)),
     (ReqSent, "the slot of ConnId(1v1) is there twice", |s| double(s).id = ConnId::from_raw(1 << 32 | 1)),
-    (ReqSent, "connections: ConnId(9v1) is none", |s| s.free_conns.push(ConnId::from_raw(1 << 32 | 9))),
-    (ReqReceived, "listeners: ListenId(2v1) is none", |s| s.listeners[0].id = ListenId::from_raw(1 << 32 | 2)),
+    (ReqSent, "connections: ConnId(9v1) names no slot", |s| s.free_conns.push(ConnId::from_raw(1 << 32 | 9))),
+    (ReqReceived, "listeners: ListenId(2v1) names no slot", |s| s.listeners[0].id = ListenId::from_raw(1 << 32 | 2)),
     (ReqReceived, "the slot of ListenId(1v3) is there twice", |s| s.free_listeners.push(ListenId::from_raw(3 << 32 | 1))),
+    (ReqReceived, "listeners: slots is 1048577, at most 1048576", |s| {
+        s.free_listeners = vec![ListenId::from_raw(1 << 32 | 2); 1 << 20];
+    }),
     (ReqReceived, "listen at 0x1000000000000042", |s| {
         let service_id = SERVICE;
         s.listeners.push(ListenerSnapshot { id: ListenId::from_raw(1 << 32 | 2), service_id });
@@ -190,6 +193,7 @@ const LIES: &[Lie] = &[
     (Refusing, "refused requests: ConnId(1v1)", |s| s.refused.push(s.refused[0])),
     (Refusing, "refused requests: ConnId(2v1)", |s| s.refused.push(ConnId::from_raw(1 << 32 | 2))),
     (ReqReceived, "refused requests: ConnId(1v1)", |s| s.refused.push(s.conns[0].id)),
+    (Refusing, "refused requests: connections is 1, at most 0", |s| s.config.max_pending_per_listener = 0),
     // Numbers of a connection.
     (ReqSent, "flow_label is 1048576, at most 1048575", |s| s.conns[0].peer.path.flow_label = 1 << 20),
     (ReqSent, "priority is 8, at most 7", |s| s.conns[0].peer.path.priority = 8),
@@ -264,20 +268,20 @@ const LIES: &[Lie] = &[
     }),
     (TimeWait, "there is no such connection", |s| {
         (s.conns[0].silent, s.conns[0].released) = (true, true);
-        tell(s, |conn| CmEvent::Disconnected { conn });
+        push_event(s, |conn| CmEvent::Disconnected { conn });
     }),
     (TimeWait, "Disconnected of ConnId(1v1): it is there twice", |s| {
-        tell(s, |conn| CmEvent::Disconnected { conn });
-        tell(s, |conn| CmEvent::Disconnected { conn });
+        push_event(s, |conn| CmEvent::Disconnected { conn });
+        push_event(s, |conn| CmEvent::Disconnected { conn });
     }),
-    (Established, "Disconnected of ConnId(1v1): it does not fit state Established", |s| tell(s, |conn| CmEvent::Disconnected { conn })),
-    (Established, "DisconnectDone of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::DisconnectDone { conn })),
-    (Established, "Established of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::Established { conn })),
-    (MraSent, "Established of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::Established { conn })),
-    (TimeWait, "AcceptFailed of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::AcceptFailed { conn })),
-    (RepSent, "AcceptFailed of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::AcceptFailed { conn })),
-    (TimeWait, "Unreachable of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::Unreachable { conn })),
-    (Refusing, "TimedOut of ConnId(1v1): it does not fit", |s| tell(s, |conn| CmEvent::TimedOut { conn })),
+    (Established, "Disconnected of ConnId(1v1): it does not fit state Established", |s| push_event(s, |conn| CmEvent::Disconnected { conn })),
+    (Established, "DisconnectDone of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::DisconnectDone { conn })),
+    (Established, "Established of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::Established { conn })),
+    (MraSent, "Established of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::Established { conn })),
+    (TimeWait, "AcceptFailed of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::AcceptFailed { conn })),
+    (RepSent, "AcceptFailed of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::AcceptFailed { conn })),
+    (TimeWait, "Unreachable of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::Unreachable { conn })),
+    (Refusing, "TimedOut of ConnId(1v1): it does not fit", |s| push_event(s, |conn| CmEvent::TimedOut { conn })),
     (Refusing, "Rejected of ConnId(1v1): it does not fit", |s| rejected(s, false, 3, 0)),
     (RepReceived, "Rejected of ConnId(1v1): it does not fit", |s| rejected(s, false, 3, 0)),
     (TimeWait, "private_data is 149, at most 148", |s| rejected(s, true, 28, 149)),
@@ -315,9 +319,10 @@ const LIES: &[Lie] = &[
 fn each_lie_is_refused_by_name() {
     for (number, (state, name, lie)) in LIES.iter().enumerate() {
         let (mut snapshot, now) = parked(*state, 0);
-        Cm::resume(&snapshot, now).expect("a snapshot that is true");
+        let limits = Config::default();
+        Cm::resume(&snapshot, &limits, now).expect("a snapshot that is true");
         lie(&mut snapshot);
-        match Cm::resume(&snapshot, now) {
+        match Cm::resume(&snapshot, &limits, now) {
             Err(error) if error.to_string().contains(name) => {}
             other => panic!("lie {number} ({name}): {other:?}"),
         }
@@ -353,7 +358,7 @@ fn numbers_at_their_limits_are_taken() {
     for (number, (state, truth)) in truths.iter().enumerate() {
         let (mut snapshot, now) = parked(*state, 0);
         truth(&mut snapshot);
-        match Cm::resume(&snapshot, now) {
+        match Cm::resume(&snapshot, &Config::default(), now) {
             Ok(cm) => assert_eq!(cm.park(now).conns, snapshot.conns),
             Err(error) => panic!("truth {number}: {error}"),
         }
@@ -460,8 +465,7 @@ fn exercise(cm: &mut Cm, now: Nanos, datagrams: &[Mad], random: &mut Random) {
     panic!("it never ends: {cm:?}");
 }
 
-/// What is taken although parts of it were drawn does no harm: nothing panics, all waits end, and it can be parked
-/// again.
+/// A changed snapshot that is accepted does no harm: nothing panics, all waits end, and it can be parked again.
 #[test]
 fn drawn_lies_are_refused_or_do_no_harm() {
     let (mut taken, mut refused) = (0, 0);
@@ -494,7 +498,7 @@ fn drawn_lies_are_refused_or_do_no_harm() {
                 for _ in 0..=random.below(3) {
                     draw_a_lie(&mut snapshot, &mut random);
                 }
-                match Cm::resume(&snapshot, now) {
+                match Cm::resume(&snapshot, &Config::default(), now) {
                     Ok(mut cm) => {
                         taken += 1;
                         cm = resumed(&cm, now);
