@@ -18,7 +18,7 @@
 //! are those that it would have drawn; with another one, they are new. A snapshot that is resumed twice, or that others
 //! may have read, needs another one, since identifiers of echo requests must not be predictable.
 //!
-//! A snapshot of an earlier boot of the machine is not found out if its time has come already. The layer above
+//! A snapshot of an earlier boot of the machine is not detected if the clock has passed its time again. The layer above
 //! compares the boots.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,8 +75,9 @@ impl Neighbours {
         }
     }
 
-    /// Goes on with neighbours that this or another process has parked. `config` has the same MAC, and limits and times
-    /// that are not lower. Static entries and addresses are those of the snapshot. No frame is queued, and no timer
+    /// Goes on with neighbours that this or another process has parked. `config` has the same MAC, and limits that are
+    /// not lower. If [`Config::holdoff`] or [`Config::reachable`] is shorter, waits are shortened. The lists of static
+    /// entries and of pending reports have no limit; they are as long as in the snapshot. Static entries and addresses are those of the snapshot. No frame is queued, and no timer
     /// runs: the caller now passes in the frames that have come meanwhile ([`received`](Self::received)), and then
     /// calls [`tick`](Self::tick), which handles timers that are overdue.
     ///
@@ -237,10 +238,8 @@ fn echoing(snapshot: EchoSnapshot) -> Result<Echoing, ResumeError> {
 
 fn counters(snapshot: Counters) -> Result<Counters, ResumeError> {
     // The table has the number of neighbours.
-    let counters = Counters {
-        neighbours: 0,
-        ..snapshot
-    };
+    let mut counters = snapshot;
+    counters.neighbours = 0;
     for (name, number) in counters.all() {
         bounds::counted("counters", name, number)?;
     }

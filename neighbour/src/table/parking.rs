@@ -108,6 +108,15 @@ impl Neighbour {
             State::Unreachable => (0, Some(config.holdoff)),
             State::Absent | State::Stale => (0, None),
         };
+        // The configuration may have a shorter time than that of the parked process, so the time is shortened. Other
+        // times are the protocol's.
+        let is_configured = state == State::Unreachable || state == State::Reachable && !suspect;
+        let due = match within {
+            Some(within) if is_configured => {
+                due.map(|due| due.min(bounds.parked.saturating_add(within)))
+            }
+            _ => due,
+        };
         bounds::number(&item, "requests", tries, [0, most_tries])?;
         let may_lack_timer = within.is_none() || state.is_asking();
         let is_sound = state != State::Absent

@@ -340,22 +340,10 @@ fn a_neighbour_with_an_impossible_time_is_refused() {
             },
         ),
         (
-            "neighbour 10.0.0.2: next action at 1045.000000001s, later than 1045s",
-            |all| neighbour(all, REACHABLE).due = Some(Duration::new(1_045, 1)),
-        ),
-        (
             "neighbour 10.0.0.2: next action at 1005.000000001s, later than 1005s",
             |all| {
                 let one = neighbour(all, REACHABLE);
                 (one.state, one.due) = (State::Delay, Some(Duration::new(1_005, 1)));
-            },
-        ),
-        (
-            "neighbour 10.0.0.3: next action at 1003.000000001s, later than 1003s",
-            |all| {
-                let one = neighbour(all, INCOMPLETE);
-                (one.state, one.tries) = (State::Unreachable, 0);
-                one.due = Some(Duration::new(1_003, 1));
             },
         ),
         (
@@ -583,6 +571,24 @@ fn events_about_no_nodes_are_refused() {
             },
         ),
     ]);
+}
+
+/// The times of these two states are the configuration's, which may have changed. A longer wait is shortened.
+#[test]
+fn a_wait_that_the_configuration_sets_is_shortened() {
+    for (state, at, longest) in [
+        (State::Reachable, REACHABLE, Duration::from_secs(1_045)),
+        (State::Unreachable, INCOMPLETE, Duration::from_secs(1_003)),
+    ] {
+        let just = longest - Duration::from_nanos(1);
+        for (due, expected) in [(just, just), (longest, longest), (Duration::MAX, longest)] {
+            let (mut snapshot, config) = parked();
+            let one = neighbour(&mut snapshot, at);
+            (one.state, one.tries, one.due) = (state, 0, Some(due));
+            let us = Neighbours::resume(&snapshot, config, PARKED).expect("a sound snapshot");
+            assert_eq!(us.park().neighbours[at].due, Some(expected), "{state:?}");
+        }
+    }
 }
 
 /// A counter at its end would overflow with the next frame.
