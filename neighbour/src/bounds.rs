@@ -7,8 +7,8 @@ use crate::address::{AddressError, Mac, is_station, is_unicast};
 use crate::resume_error::ResumeError;
 
 /// Largest number that is taken from a snapshot for a counter that only grows. A counter that grows ten million times
-/// in a second is full 29,000 years later.
-pub(crate) const MOST_COUNTED: u64 = u64::MAX / 2;
+/// in a second reaches it after 228 years. No sum of counters overflows. `dat-core` has the same limit.
+pub(crate) const MOST_COUNTED: u64 = 1 << 56;
 
 /// Facts of a snapshot by which its items are checked.
 #[derive(Clone, Copy, Debug)]

@@ -36,6 +36,24 @@ pub enum Refusal {
 /// Number of variants of [`Refusal`].
 const REFUSALS: usize = Refusal::LinkDown as usize + 1;
 
+impl Refusal {
+    /// All reasons, in order.
+    const ALL: [Self; REFUSALS] = [
+        Self::Malformed,
+        Self::Checksum,
+        Self::HopLimit,
+        Self::Fragment,
+        Self::Kind,
+        Self::Elsewhere,
+        Self::Vlan,
+        Self::Address,
+        Self::Sender,
+        Self::Ourselves,
+        Self::Unasked,
+        Self::LinkDown,
+    ];
+}
+
 /// Counters since the module was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -56,7 +74,7 @@ pub struct Counters {
     /// Number of MLDv2 queries among these frames.
     pub queries: u64,
     /// Number of frames refused for each reason, in the order of the variants of [`Refusal`].
-    pub refused: [u64; REFUSALS],
+    refused: [u64; REFUSALS],
 
     /// Number of requests sent to all nodes, by broadcast or multicast.
     pub asked_all: u64,
@@ -101,6 +119,23 @@ impl Counters {
     #[must_use]
     pub const fn refused(&self, why: Refusal) -> u64 {
         self.refused[why as usize]
+    }
+
+    /// Returns the number of refused frames for each reason.
+    pub fn refusals(&self) -> impl Iterator<Item = (Refusal, u64)> {
+        let of_each = Refusal::ALL.into_iter();
+        of_each.map(|why| (why, self.refused(why)))
+    }
+
+    /// Returns the counters with these numbers of refused frames; the number is 0 for a reason that `refusals` lacks. So
+    /// a layer that writes a snapshot down can make the counters again.
+    #[must_use]
+    pub fn with_refusals(mut self, refusals: impl IntoIterator<Item = (Refusal, u64)>) -> Self {
+        self.refused = [0; REFUSALS];
+        for (why, times) in refusals {
+            self.refused[why as usize] = times;
+        }
+        self
     }
 
     pub(crate) const fn refuse(&mut self, why: Refusal) {

@@ -29,7 +29,7 @@ impl Draw {
 
     /// Returns the number of random words drawn.
     pub(crate) fn words(&self) -> u64 {
-        // PANIC: it starts at 2^63 at most, and nobody draws as many again.
+        // PANIC: The position starts at 2^56 at most; no process draws 2^63 further words.
         u64::try_from(self.0.get_word_pos()).expect("fewer than 2^64")
     }
 

@@ -8,7 +8,9 @@ use super::parking::{Call, World};
 use super::peer::arp_reply;
 use super::*;
 use crate::snapshot::{ChangeSnapshot, EchoSnapshot, MembershipSnapshot};
-use crate::{AddressSnapshot, Claim, Counters, NeighbourSnapshot, NeighboursSnapshot, Reason};
+use crate::{
+    AddressSnapshot, Claim, Counters, NeighbourSnapshot, NeighboursSnapshot, Reason, Refusal,
+};
 
 /// Indexes in the snapshot of [`parked`].
 const V4: usize = 0;
@@ -596,20 +598,22 @@ fn a_wait_that_the_configuration_sets_is_shortened() {
 fn counters_that_are_nearly_full_are_refused() {
     assert_refused(&[
         (
-            "counters: 9223372036854775808 received, not 0 to 9223372036854775807",
-            |all| all.counters.received = 1 << 63,
+            "counters: 72057594037927937 received, not 0 to 72057594037927936",
+            |all| all.counters.received = (1 << 56) + 1,
         ),
         (
-            "counters: 18446744073709551615 refused, not 0 to 9223372036854775807",
-            |all| all.counters.refused[11] = u64::MAX,
+            "counters: 18446744073709551615 refused, not 0 to 72057594037927936",
+            |all| {
+                all.counters = all.counters.with_refusals([(Refusal::LinkDown, u64::MAX)]);
+            },
         ),
         (
-            "counters: 9223372036854775808 events_lost, not 0 to 9223372036854775807",
-            |all| all.counters.events_lost = 1 << 63,
+            "counters: 72057594037927937 events_lost, not 0 to 72057594037927936",
+            |all| all.counters.events_lost = (1 << 56) + 1,
         ),
         (
-            "random numbers: 9223372036854775808 words, not 0 to 9223372036854775807",
-            |all| all.random_words = 1 << 63,
+            "random numbers: 72057594037927937 words, not 0 to 72057594037927936",
+            |all| all.random_words = (1 << 56) + 1,
         ),
     ]);
 }
@@ -628,6 +632,29 @@ fn the_number_of_neighbours_is_counted_and_not_believed() {
     assert_eq!(us.counters().neighbours, 2);
 }
 
+#[test]
+fn numbers_of_refused_frames_come_back_by_reason() {
+    let mut counters = Counters::default();
+    for (at, &why) in <Refusal as strum::VariantArray>::VARIANTS
+        .iter()
+        .enumerate()
+    {
+        for _ in 0..=at {
+            counters.refuse(why);
+        }
+    }
+    let reasons: Vec<_> = counters.refusals().map(|(why, _)| why).collect();
+    assert_eq!(reasons, <Refusal as strum::VariantArray>::VARIANTS);
+    let numbers = counters.refusals().map(|(_, times)| times);
+    assert!(numbers.eq(1..=12));
+    let mut again = counters.with_refusals([]);
+    again.received = 5;
+    let again = again.with_refusals(counters.refusals());
+    assert!(again.refusals().eq(counters.refusals()));
+    assert_eq!(again.received, 5);
+    assert_eq!(again.with_refusals([]).refused(Refusal::LinkDown), 0);
+}
+
 /// Changes one fact of a snapshot to an extreme value, or to that of another item.
 fn harm(snapshot: &mut NeighboursSnapshot, world: &mut World) {
     let random: u64 = world.random.random();
@@ -636,7 +663,7 @@ fn harm(snapshot: &mut NeighboursSnapshot, world: &mut World) {
     let time = world.pick(&[least, parked - near, parked, parked + near, Duration::MAX]);
     let due = world.pick(&[None, Some(time)]);
     let number = world.pick(&[0, 1, 2, 3, 4, u8::MAX]);
-    let counter = world.pick(&[0, random / 4, u64::MAX / 4, u64::MAX]);
+    let counter = world.pick(&[0, random >> 9, 1 << 55, u64::MAX]);
     let flag = world.pick(&[true, false]);
     let vlan = world.pick(&[None, Some(0), Some(5), Some(4_095)]);
     let address = world.pick(&["10.0.0.1", "10.0.0.2", "0.0.0.0", "fe80::9", "2001:db8::2"]);
