@@ -14,7 +14,6 @@ mod keep_alive;
 mod latencies;
 mod log;
 mod lookup;
-mod parking;
 mod refused;
 mod regions;
 mod watched_evds;
