@@ -127,8 +127,8 @@ impl Counters {
         of_each.map(|why| (why, self.refused(why)))
     }
 
-    /// Returns the counters with these numbers of refused frames; the number is 0 for a reason that `refusals` lacks. So
-    /// a layer that writes a snapshot down can make the counters again.
+    /// Returns the counters with these numbers of refused frames; the number is 0 for a reason that `refusals` lacks.
+    /// So a layer that writes a snapshot down can make the counters again.
     #[must_use]
     pub fn with_refusals(mut self, refusals: impl IntoIterator<Item = (Refusal, u64)>) -> Self {
         self.refused = [0; REFUSALS];

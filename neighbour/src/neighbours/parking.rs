@@ -77,9 +77,10 @@ impl Neighbours {
 
     /// Goes on with neighbours that this or another process has parked. `config` has the same MAC, and limits that are
     /// not lower. If [`Config::holdoff`] or [`Config::reachable`] is shorter, waits are shortened. The lists of static
-    /// entries and of pending reports have no limit; they are as long as in the snapshot. Static entries and addresses are those of the snapshot. No frame is queued, and no timer
-    /// runs: the caller now passes in the frames that have come meanwhile ([`received`](Self::received)), and then
-    /// calls [`tick`](Self::tick), which handles timers that are overdue.
+    /// entries and of pending reports have no limit; they are as long as in the snapshot. Static entries and addresses
+    /// are those of the snapshot. No frame is queued, and no timer runs: the caller now passes in the frames that have
+    /// come meanwhile ([`received`](Self::received)), and then calls [`tick`](Self::tick), which handles timers that
+    /// are overdue.
     ///
     /// # Errors
     /// A [`ResumeError`] with the item that makes no sense, or that the configuration does not allow.
