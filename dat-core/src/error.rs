@@ -13,14 +13,13 @@
 pub(crate) mod lasting;
 mod left;
 mod meaning;
-mod parking;
+pub(crate) mod parking;
 pub(crate) mod range;
 
 use core::fmt;
 use core::num::NonZeroU64;
 
 pub(crate) use left::Left;
-pub use parking::ResumeError;
 
 /// The result of a DAT call.
 pub type DatResult<T> = Result<T, DatError>;

@@ -52,7 +52,8 @@ pub mod types;
 
 pub use address::{Address, Echo, Vlan};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
-pub use error::{DatError, DatResult, ResumeError, ReturnType, Subtype, strerror};
+pub use error::parking::ResumeError;
+pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, DtoDetail,
     EVENT_NUMBERS, Event, EventNumber, NetworkEvent, RmrBindCompletion, SoftwareEvent,

@@ -7,9 +7,9 @@ use crate::provider::{Nanos, Path, Psn, Qpn};
 /// Largest flow label (20 bits).
 pub(super) const MOST_FLOW_LABEL: u32 = 0xf_ffff;
 /// Largest priority of a frame (3 bits).
-pub(super) const MOST_PRIORITY: u8 = 7;
+pub(super) const MOST_PRIORITY: u8 = 0x7;
 /// Largest number of repetitions of a message (4 bits).
-pub(super) const MOST_RETRIES: u8 = 15;
+pub(super) const MOST_RETRIES: u8 = 0xf;
 /// Longest time that a consumer may allow for establishing a connection, in nanoseconds: that of a `DAT_TIMEOUT`, whose
 /// 32 bits count microseconds. A longer time is treated as this one.
 pub(super) const LONGEST_TIMEOUT: Nanos = 0xffff_ffff * 1_000;

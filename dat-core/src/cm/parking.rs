@@ -16,9 +16,9 @@
 //! Deadlines are times of the provider's clock. That of a real adapter is the system's monotonic clock, which all
 //! processes share until the next start of the system. If it shows an earlier time than at the parking, the snapshot is
 //! of another start, and is refused. A snapshot of an earlier start is not detected if the clock has passed that time
-//! again; the layer above compares the starts. A deadline that passed meanwhile is due at once. Answers of peers to which the
-//! deadline applied may have arrived meanwhile, so the caller handles the received datagrams first: a repetition would
-//! do no harm, but a connection would be given up although its peer has answered.
+//! again; the layer above compares the starts. A deadline that passed meanwhile is due at once. Answers of peers to
+//! which the deadline applied may have arrived meanwhile, so the caller handles the received datagrams first: a
+//! repetition would do no harm, but a connection would be given up although its peer has answered.
 //!
 //! `park` changes nothing, so it need not be undone if something else cannot be parked. It refuses nothing: all that a
 //! connection manager has is plain data. Not written out are the indices by communication ID, by queue pair and by
@@ -44,7 +44,7 @@ use super::snapshot::{CmSnapshot, ListenerSnapshot};
 use super::state::State;
 use super::timers::Kind;
 use super::wire::Message;
-use crate::error::ResumeError;
+use crate::error::parking::ResumeError;
 use crate::provider::Nanos;
 use crate::table::{Table, TableError};
 use events::check_events;

@@ -15,7 +15,7 @@ use crate::cm::snapshot::ConnSnapshot;
 use crate::cm::state::State;
 use crate::cm::timers::{Deadlines, Kind};
 use crate::cm::wire::{DreqRepr, Mad, Message, RejectReason};
-use crate::error::ResumeError;
+use crate::error::parking::ResumeError;
 use crate::provider::{MadAddress, Nanos};
 
 /// What a connection has in a state.

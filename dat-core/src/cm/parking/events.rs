@@ -9,7 +9,7 @@ use super::super::event::{CmEvent, PeerReply, PeerRequest};
 use super::super::params::Config;
 use super::super::state::State;
 use super::super::wire::{RejectReason, rej, rep, req};
-use crate::error::ResumeError;
+use crate::error::parking::ResumeError;
 use crate::provider::{MadAddress, Qpn};
 
 /// Checks events that the consumer has not polled. A connection has at most one of each kind.

@@ -3,7 +3,7 @@
 use strum::VariantArray;
 
 use super::*;
-use crate::error::ResumeError;
+use crate::error::parking::ResumeError;
 
 /// Parks and resumes a connection manager. Checks that the tables are the same afterwards, also those that the snapshot
 /// does not have.
