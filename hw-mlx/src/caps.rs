@@ -63,6 +63,15 @@ pub struct Page<T> {
     image: Vec<u8>,
 }
 
+/// A capability page as QUERY_HCA_CAP returned it, with the current values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CapabilityPage {
+    /// The `op_mod` that reads the page.
+    pub op_mod: u32,
+    /// Bytes of the page from its start. The driver may keep fewer than the page has.
+    pub bytes: Vec<u8>,
+}
+
 /// The device's capabilities.
 #[derive(Clone, Debug)]
 pub struct Caps {
@@ -189,6 +198,26 @@ impl Caps {
     /// Returns true if the device has memory windows of type 2 and invalidation of keys.
     pub fn memory_windows(&self) -> bool {
         self.general().imaicl()
+    }
+
+    /// Returns the pages with their current values, by the `op_mod` that reads each.
+    pub(crate) fn images(&self) -> Vec<CapabilityPage> {
+        let page = |kind: CapType, bytes: &[u8]| CapabilityPage {
+            op_mod: kind.current(),
+            bytes: bytes.to_vec(),
+        };
+        let mut pages = vec![page(CapType::GENERAL, &self.general.image)];
+        let general_2 = self.general_2.as_ref();
+        pages.extend(general_2.map(|caps| page(CapType::GENERAL_2, caps.as_bytes())));
+        pages.extend(self.roce.as_ref().map(|it| page(CapType::ROCE, &it.image)));
+        let atomic = self.atomic.as_ref();
+        pages.extend(atomic.map(|it| page(CapType::ATOMIC, &it.image)));
+        pages
+    }
+
+    /// Returns whether the device signs its answers to commands.
+    pub(crate) fn is_signed(&self) -> bool {
+        self.general().cmdif_checksum() == CHECKSUM_ON
     }
 
     /// Reads the general page, and the RoCE, atomic and second general pages if the general page announces them.

@@ -209,6 +209,8 @@ pub(crate) struct Control {
     /// Numbers of completion queues that events of the shared event queues have named.
     pub(crate) completions: Completions,
     pub(crate) objects: Objects,
+    /// Objects that were resumed so far; `None` once the resumption is finished, or if the function was not resumed.
+    pub(crate) resumed: Option<Objects>,
     /// Event queues that all instances use; the first one carries command completions.
     pub(crate) eqs: Vec<Eq>,
     /// Parts of instances that have ended, for reuse by later ones.
@@ -292,7 +294,10 @@ impl Control {
 
     /// Records that the function lacks a feature. The same loss is recorded and logged only once.
     pub(crate) fn lose(&mut self, lost: &'static str, why: String) {
-        let loss = Loss { why, lost };
+        let loss = Loss {
+            why,
+            lost: lost.to_owned(),
+        };
         if self.losses.contains(&loss) {
             return;
         }
@@ -439,7 +444,7 @@ impl Control {
         if let Some(answer) = self.queue.take(ticket, now) {
             self.wake_for_slot();
             if answer.is_ok() {
-                self.objects.count(ticket.opcode());
+                self.count_objects(ticket.opcode());
             }
             return Some(answer);
         }
@@ -786,9 +791,24 @@ impl Control {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
         let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));
         unwinds.then(|| {
-            self.objects.count(opcode);
+            self.count_objects(opcode);
             vec![0; out_bytes]
         })
+    }
+
+    /// Counts the effect of a command on the number of objects.
+    fn count_objects(&mut self, opcode: Opcode) {
+        self.objects.count(opcode);
+        if let Some(resumed) = &mut self.resumed {
+            resumed.count(opcode);
+        }
+    }
+
+    /// Counts an object that was resumed, by the command that creates its kind.
+    pub(crate) fn count_resumed(&mut self, creates: Opcode) {
+        if let Some(resumed) = &mut self.resumed {
+            resumed.count(creates);
+        }
     }
 }
 
@@ -877,7 +897,7 @@ const KINDS: [(&str, Opcode, Opcode); 18] = [
 ];
 
 impl Objects {
-    fn count(&mut self, opcode: Opcode) {
+    pub(crate) fn count(&mut self, opcode: Opcode) {
         for (alive, (_, makes, destroys)) in self.alive.iter_mut().zip(KINDS) {
             if opcode == makes {
                 *alive += 1;
@@ -885,6 +905,40 @@ impl Objects {
                 *alive -= 1;
             }
         }
+    }
+
+    /// Returns the number of objects of each kind of which there are some, by the opcode that creates the kind.
+    pub(crate) fn numbers(&self) -> Vec<(u16, i64)> {
+        let all = self.alive.iter().zip(KINDS);
+        all.filter(|(alive, _)| **alive != 0)
+            .map(|(alive, (_, makes, _))| (makes.0, *alive))
+            .collect()
+    }
+
+    /// Makes the counts from such numbers. Returns `None` if a kind is unknown or is there twice, or if a number is not
+    /// possible.
+    pub(crate) fn resume(numbers: &[(u16, i64)]) -> Option<Self> {
+        let mut objects = Self::default();
+        for &(opcode, number) in numbers {
+            let kind = KINDS.iter().position(|(_, makes, _)| makes.0 == opcode)?;
+            // Numbers of objects have 24 bits.
+            if !(1..=1 << 24).contains(&number) || objects.alive[kind] != 0 {
+                return None;
+            }
+            objects.alive[kind] = number;
+        }
+        Some(objects)
+    }
+
+    /// Returns the kinds of objects that use memory and of which there are more here than in `others`, with the
+    /// difference.
+    pub(crate) fn with_memory_besides(&self, others: &Self) -> Vec<(&'static str, i64)> {
+        let alive = self.alive.iter().zip(others.alive).zip(KINDS);
+        alive
+            .filter(|(_, (_, makes, _))| WITH_MEMORY.contains(makes))
+            .map(|((alive, others), (kind, ..))| (kind, alive - others))
+            .filter(|(_, missing)| *missing != 0)
+            .collect()
     }
 
     fn destroys(opcode: Opcode) -> bool {
@@ -910,6 +964,18 @@ impl Objects {
             .collect()
     }
 }
+
+/// Opcodes that create the kinds of objects that use memory of the host.
+const WITH_MEMORY: [Opcode; 8] = [
+    Opcode::CREATE_MKEY,
+    Opcode::CREATE_EQ,
+    Opcode::CREATE_CQ,
+    Opcode::CREATE_QP,
+    Opcode::CREATE_XRC_SRQ,
+    Opcode::CREATE_RMP,
+    Opcode::CREATE_SQ,
+    Opcode::CREATE_RQ,
+];
 
 /// Returns a command as bytes: the fixed part with its opcode, then `tail`.
 pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {

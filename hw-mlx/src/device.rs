@@ -7,6 +7,8 @@
 //! [`Hca::close`]. The last instance that is closed tears the function down. If the last instance is only dropped, bus
 //! mastering is disabled first, so that the memory can be freed; the next open resets the function.
 
+mod parking;
+
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -32,6 +34,7 @@ use crate::vport::qos::{self, PortQos};
 use crate::vport::state::{self, VportState};
 use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
+pub use parking::{HcaSnapshot, HcaTables, NotParked, ObjectCount, ParkingHca, PortSnapshot};
 use rdma_types::Address;
 
 /// A command in progress, with the type of its answer.
@@ -362,6 +365,19 @@ impl Hca {
         self.shared.lock().completions.next()
     }
 
+    /// Returns whether an event has named a completion queue that the caller has not fetched. Handles the events first.
+    pub(crate) fn has_completion(&mut self, cqn: u32, is_shared: bool) -> bool {
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        own.serve(&mut control);
+        own.set_idle_after(&mut control);
+        if is_shared {
+            control.completions.has(cqn)
+        } else {
+            own.completions.has(cqn)
+        }
+    }
+
     /// Discards events of a completion queue that has just been created, because they belong to an earlier queue with
     /// the same number.
     pub fn forget_completion(&mut self, cqn: Cqn) {
@@ -542,6 +558,11 @@ impl Hca {
         control.eqs.last().expect("event queues").eqn()
     }
 
+    /// Counts an object that was resumed, by the command that creates its kind.
+    pub(crate) fn count_resumed(&self, creates: Opcode) {
+        self.shared.lock().count_resumed(creates);
+    }
+
     /// Returns our present addresses, by index, without removed ones.
     pub fn gids(&self) -> Arc<[GidEntry]> {
         self.shared.gids.living()
@@ -610,6 +631,15 @@ impl Hca {
             .gids
             .hold(index)
             .ok_or(MlxError::NoSuchGid { index })
+    }
+
+    /// Keeps an address of ours in the device's table for a queue pair that had it before the function was parked.
+    ///
+    /// # Errors
+    /// [`MlxError::NoSuchGid`]: the table has no address at this index.
+    pub(crate) fn hold_gid_again(&self, index: u8) -> Result<Use, MlxError> {
+        let held = self.shared.gids.hold_again(index);
+        held.ok_or(MlxError::NoSuchGid { index })
     }
 
     /// Reports an event that does not come from the device to every instance.

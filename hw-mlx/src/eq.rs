@@ -13,9 +13,12 @@
 //! An overrun is fatal (health syndrome 0x0c), so rings have 128 spare entries and the counter is
 //! written at least every 128 entries even in the middle of a drain (mlx5_core's rule).
 
+mod parking;
+
 use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, barrier};
 
 use mlx_prm::{CreateEqIn, Eqe, Eqn, UarIndex, UarPage};
+pub use parking::EqSnapshot;
 
 /// Length of an entry in bytes.
 const ENTRY_BYTES: usize = 64;
@@ -81,6 +84,8 @@ pub(crate) struct Eq {
     eqn: Eqn,
     ring: Ring,
     uar: Block<UarPage>,
+    /// Number of the doorbell page.
+    uar_index: UarIndex,
     /// Number of entries read since creation; wraps.
     consumer: u32,
     /// Number of entries read since the counter was last written.
@@ -93,11 +98,17 @@ pub(crate) struct Eq {
 
 impl Eq {
     /// Makes the queue that the device created on `ring`. The queue is not armed yet.
-    pub(crate) fn new(eqn: Eqn, ring: Ring, uar: Block<UarPage>, vector: usize) -> Self {
+    pub(crate) fn new(
+        eqn: Eqn,
+        ring: Ring,
+        (uar_index, uar): (UarIndex, Block<UarPage>),
+        vector: usize,
+    ) -> Self {
         Self {
             eqn,
             ring,
             uar,
+            uar_index,
             consumer: 0,
             unpublished: 0,
             fired: true,
@@ -107,6 +118,16 @@ impl Eq {
 
     pub(crate) fn eqn(&self) -> Eqn {
         self.eqn
+    }
+
+    /// Returns the number of the queue's doorbell page.
+    pub(crate) fn uar_index(&self) -> UarIndex {
+        self.uar_index
+    }
+
+    /// Returns the number of the queue's interrupt vector.
+    pub(crate) fn vector(&self) -> usize {
+        self.vector
     }
 
     /// Returns the ring of a queue that is no longer read.

@@ -5,6 +5,8 @@
 //! ([`CmdError::Refused`]: read status and syndrome). The firmware did not answer ([`CmdError::TimedOut`]: the device
 //! still owns the memory). Or the device is dead ([`CmdError::Dead`]).
 
+mod parking;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -13,6 +15,7 @@ use thiserror::Error;
 
 pub use mlx_prm::known_syndromes;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode, known_syndrome};
+pub use parking::{NotResumed, ParkError, ResumeError};
 use rdma_types::Address;
 
 /// The error of a command that failed.

@@ -341,6 +341,22 @@ impl Inbox {
     /// Maximum number of queued events, which bounds the memory for events that are never fetched.
     const LIMIT: usize = 1 << 16;
 
+    /// Makes the queue of an instance of another process. Whatever is in it counts as not seen yet. Returns `None` if
+    /// there is too much.
+    pub(crate) fn resume(events: &[AsyncEvent], lost: u64) -> Option<Self> {
+        (events.len() <= Self::LIMIT && lost <= 1 << 62).then(|| Self {
+            events: events.iter().copied().collect(),
+            lost,
+            unseen: true,
+            called: true,
+        })
+    }
+
+    /// Returns the events in the queue, and the number of dropped ones.
+    pub(crate) fn contents(&self) -> (Vec<AsyncEvent>, u64) {
+        (self.events.iter().copied().collect(), self.lost)
+    }
+
     pub(crate) fn push(&mut self, event: AsyncEvent) {
         if self.events.len() < Self::LIMIT {
             self.unseen = true;
@@ -398,6 +414,25 @@ pub(crate) struct Completions {
 impl Completions {
     /// Maximum number of completion queues in the set: more than any program makes, fewer than 24-bit CQNs can name.
     const LIMIT: usize = 1 << 20;
+
+    /// Makes the set of an instance of another process. Returns `None` if the numbers are too many, or too large.
+    pub(crate) fn resume(numbers: &[u32]) -> Option<Self> {
+        let is_number = |number: &u32| Cqn::checked(*number).is_some();
+        (numbers.len() <= Self::LIMIT && numbers.iter().all(is_number)).then(|| Self {
+            queues: numbers.iter().copied().collect(),
+            unseen: true,
+        })
+    }
+
+    /// Returns the numbers of the completion queues, from the lowest to the highest.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        self.queues.iter().copied().collect()
+    }
+
+    /// Returns whether the set has a completion queue.
+    pub(crate) fn has(&self, cqn: u32) -> bool {
+        self.queues.contains(&cqn)
+    }
 
     /// Adds a completion queue. Returns false if the set is full.
     #[must_use]

@@ -17,10 +17,11 @@ use rdma_types::Address;
 
 use crate::control::Commands;
 use crate::error::{CmdError, MlxError};
-use mlx_prm::{RoceAddr, SetRoceAddressIn};
+use mlx_prm::{QueryRoceAddressIn, RoceAddr, SetRoceAddressIn};
 
 use entry::entry_of;
 pub use entry::{GidEntry, address_of, gid_of, link_local, mac_of_link_local};
+pub use table::{GidSnapshot, GidTableSnapshot, RetiringSnapshot};
 pub(crate) use table::{GidTable, Use};
 
 /// `roce_version` value of RoCE v2 in the address layout. The capability of the same name is a bit mask instead.
@@ -130,6 +131,23 @@ fn write(
         .set_vhca_port_num(port.unwrap_or(0))
         .set_roce_address(address);
     control.exec(&input).map(|_| ())
+}
+
+/// Reads one entry. Returns its GID and its MAC.
+pub(crate) fn read_entry(
+    control: &mut impl Commands,
+    index: u8,
+    port: Option<u32>,
+) -> Result<([u8; 16], [u8; 6]), CmdError> {
+    let mut input = QueryRoceAddressIn::new();
+    input
+        .set_roce_address_index(u32::from(index))
+        .set_vhca_port_num(port.unwrap_or(0));
+    let output = control.exec(&input)?;
+    let address = output.roce_address();
+    let [_, _, a, b] = address.source_mac_47_32().to_be_bytes();
+    let [c, d, e, f] = address.source_mac_31_0().to_be_bytes();
+    Ok((*address.source_l3_address(), [a, b, c, d, e, f]))
 }
 
 /// Returns the MAC of the station with a GID: our own, a static neighbour's, or the MAC that a link-local GID contains.

@@ -105,6 +105,11 @@ impl Health {
         }
     }
 
+    /// Returns whether the device shows the address of the command queue.
+    pub(crate) fn shows_queue(&self) -> bool {
+        self.queue.is_some()
+    }
+
     /// Returns the eventfds of the system's notices. They end a sleep, as the device's interrupts do.
     pub(crate) fn notices(&self) -> impl Iterator<Item = &Interrupt> {
         [&self.notices.error, &self.notices.requested]
@@ -228,6 +233,15 @@ impl Health {
             ext_synd: u16::from_be_bytes([ext_hi, ext_lo]),
         })
     }
+}
+
+/// Returns the upper and the lower half of an address.
+pub(crate) fn halves(address: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = address.to_be_bytes();
+    [
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    ]
 }
 
 /// Reads the address of the command queue from the registers, upper and lower half.

@@ -33,7 +33,7 @@ use crate::caps::Caps;
 use crate::control::{Commands, Control};
 use crate::eq::{self, Eq, Ring};
 use crate::error::{CmdError, MlxError};
-use crate::event::{Completions, Inbox, Meaning, decode};
+use crate::event::{AsyncEvent, Completions, Inbox, Meaning, decode};
 use crate::gid::GidTable;
 use crate::recorder::Recorder;
 use crate::report::BringupReport;
@@ -103,10 +103,14 @@ pub(crate) fn alloc_uar(
     commands: &mut impl Commands,
     function: &Function,
 ) -> Result<(UarIndex, Block<UarPage>), MlxError> {
-    let number = commands.exec(&AllocUarIn::new())?.uar();
+    let number = UarIndex::new(commands.exec(&AllocUarIn::new())?.uar());
+    Ok((number, uar_page(function, number)?))
+}
+
+/// Returns the registers of a UAR page.
+pub(crate) fn uar_page(function: &Function, number: UarIndex) -> Result<Block<UarPage>, MlxError> {
     let bar: Bar = function.bar(0)?;
-    let page = bar.block(u64::from(number) * UAR_BYTES)?;
-    Ok((UarIndex::new(number), page))
+    Ok(bar.block(u64::from(number.get()) * UAR_BYTES)?)
 }
 
 /// Returns the number of completion events that may wait at once: one for each armed completion queue.
@@ -139,7 +143,7 @@ pub(crate) fn create_eq(
     match commands.exec_with(&input, &pas) {
         Ok(output) => {
             let eqn = Eqn::new(output.eq_number());
-            let mut eq = Eq::new(eqn, ring, uar.1.clone(), vector);
+            let mut eq = Eq::new(eqn, ring, (uar.0, uar.1.clone()), vector);
             eq.arm();
             Ok(eq)
         }
@@ -289,6 +293,13 @@ impl Own {
     pub(crate) fn set_idle_after(&self, control: &mut Control) {
         let news = self.completions.has_news();
         control.listeners.set_idle_after(self.number, news);
+    }
+
+    /// Returns the events in the instance's inbox, and the number of dropped ones.
+    pub(crate) fn inbox_contents(&self, control: &Control) -> (Vec<AsyncEvent>, u64) {
+        self.listener(control)
+            .map(Listener::contents)
+            .unwrap_or_default()
     }
 
     fn inbox<'a>(&self, control: &'a mut Control) -> Option<&'a mut Inbox> {

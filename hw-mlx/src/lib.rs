@@ -32,6 +32,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`device`] | [`Hca`]: the opened function; `config`: options; `instance`: several threads on one function |
+//! | [`HcaSnapshot`] | a function that outlives its process: [`Hca::park`], [`Hca::resume`] |
 //! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
 //! | [`cmd`] | the command interface: entries, mailboxes, signatures, answers |
 //! | `control` | execution of a command from the caller's view: waiting, events meanwhile, time limits |
@@ -105,8 +106,13 @@ pub mod wqe;
 
 pub use config::HcaConfig;
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
-pub use device::{Hca, Opened, Pending};
-pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
+pub use device::{
+    Hca, HcaSnapshot, HcaTables, NotParked, ObjectCount, Opened, ParkingHca, Pending, PortSnapshot,
+};
+pub use eq::EqSnapshot;
+pub use error::{
+    CmdError, DeadCause, MissingCapability, MlxError, NotKept, NotResumed, ParkError, ResumeError,
+};
 pub use event::{AsyncEvent, NetworkEvent};
 pub use gid::GidEntry;
 pub use mlx_prm::TrustState;

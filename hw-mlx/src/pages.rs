@@ -17,6 +17,8 @@
 //! the queue. If the firmware refuses a give or a take, that is not an error of ours (mlx5_core `pagealloc.c`): the
 //! pages stay with their current owner.
 
+mod parking;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
@@ -27,6 +29,7 @@ use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::error::CmdError;
 use crate::event::{FunctionId, PageRequest};
 use mlx_prm::ManagePagesIn;
+pub use parking::{PageChunk, PageHolder, PagesSnapshot};
 
 /// Bytes of a firmware page.
 const PAGE_BYTES: usize = 4096;

@@ -99,7 +99,7 @@ pub struct Loss {
     /// Reason: the refusal, or how the device differs from its settings.
     pub why: String,
     /// The feature that is lost.
-    pub lost: &'static str,
+    pub lost: String,
 }
 
 /// Report of a bring-up: its results and times.

@@ -64,6 +64,11 @@ pub(crate) fn wait_for_firmware(
     }
 }
 
+/// Returns whether the firmware is booting.
+pub(crate) fn is_initializing(registers: &Block<InitSegment>) -> bool {
+    registers.read(|segment| &segment.initializing).get() & INITIALIZING != 0
+}
+
 /// Returns whether this is the function of the adapter's own processor (BlueField's Arm side). Some commands must state
 /// that.
 pub(crate) fn is_embedded_cpu(registers: &Block<InitSegment>) -> bool {

@@ -9,7 +9,7 @@ use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
 use crate::error::MlxError;
 use crate::event::{Completions, FunctionId};
-use crate::health::Health;
+use crate::health::{Health, halves};
 use crate::instance::{Listener, Listeners};
 use crate::pages::{MAX_PAGES, Pages};
 use crate::report::{Step, Stopwatch};
@@ -98,7 +98,7 @@ fn start_command_interface(
             log_stride,
         },
     )?;
-    let (high, low) = halves(queue.iova());
+    let [high, low] = halves(queue.iova());
     registers.write(|segment| &segment.cmdq_addr_h, Be32::new(high));
     // Writing the low half activates the queue. Zero in bits 10:8 selects the full driver interface.
     registers.write(|segment| &segment.cmdq_addr_l_sz, Be32::new(low));
@@ -124,6 +124,7 @@ fn start_command_interface(
         listeners: Listeners::first(Listener::new(usize::from(vectors > 1), wakeup)),
         completions: Completions::default(),
         objects: crate::control::Objects::default(),
+        resumed: None,
         eqs: Vec::new(),
         spare: Vec::new(),
         orphaned_rings: Vec::new(),
@@ -147,14 +148,6 @@ fn start_command_interface(
     control.function.set_bus_master(true)?;
     watch.done(Step::BusMaster);
     Ok(control)
-}
-
-pub(super) fn halves(address: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = address.to_be_bytes();
-    (
-        u32::from_be_bytes([a, b, c, d]),
-        u32::from_be_bytes([e, f, g, h]),
-    )
 }
 
 /// Gives the firmware the pages that it requests at this stage. Returns their number.

@@ -20,10 +20,11 @@ use std::fmt::Write as _;
 use driver::Function;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::firmware::{CONFIG_COMMAND, ISSI, MEMORY_SPACE, PageStage, enable, give_pages, halves};
+use super::firmware::{CONFIG_COMMAND, ISSI, MEMORY_SPACE, PageStage, enable, give_pages};
 use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
 use crate::error::{CmdError, MlxError};
+use crate::health::halves;
 use crate::report::Stopwatch;
 use crate::segment::{self, Hardware};
 use crate::teardown;
@@ -388,10 +389,10 @@ impl SegmentSnapshot {
         let mut all: Vec<u32> = (0..size_of::<InitSegmentWords>() / 4)
             .map(|at| registers.read(|segment| &segment.words[at]).get())
             .collect();
-        let found = (all[HIGH], all[LOW] & !0xfff);
+        let found = [all[HIGH], all[LOW] & !0xfff];
         let address = match queue.map(halves) {
             Some(written) if written == found => "the queue's address is there as written",
-            _ if found == (0, 0) => "the queue's address is zero",
+            _ if found == [0, 0] => "the queue's address is zero",
             _ => "another address than the queue's is there",
         };
         (all[HIGH], all[LOW]) = (0, all[LOW] & 0xfff);

@@ -76,6 +76,11 @@ impl Pool {
         })
     }
 
+    /// Returns the number of pages, if no block is in use.
+    pub(crate) fn pages(&self) -> usize {
+        self.free.len() * BLOCK_STRIDE / PAGE_BYTES
+    }
+
     pub(crate) fn give_back(&mut self, chain: Chain) {
         self.free.extend(chain.blocks);
     }

@@ -23,4 +23,6 @@ pub(crate) mod mailbox;
 pub mod queue;
 pub(crate) mod signature;
 
-pub use queue::{CommandQueue, CommandTally, SlotClass, SubmitError, Ticket};
+pub use queue::{
+    CommandQueue, CommandQueueSnapshot, CommandTally, SlotClass, SubmitError, TallySnapshot, Ticket,
+};

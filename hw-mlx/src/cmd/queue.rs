@@ -15,6 +15,8 @@
 //! A command that is abandoned in Done counts as answered, although its owner discards the answer.
 //! No code in this module waits or reads a clock.
 
+mod parking;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +31,7 @@ use super::signature;
 use crate::error::CmdError;
 use crate::recorder::Recorder;
 use mlx_prm::{CmdQueueEntry, CmdStatus, DeliveryStatus, InitSegment, Opcode, TRANSPORT_PCIE};
+pub use parking::{CommandQueueSnapshot, TallySnapshot};
 
 /// Maximum length of the queue in bytes: one page, so log size + log stride <= 12 (PRM "Initialization Segment").
 const QUEUE_BYTES: usize = 4096;
@@ -236,11 +239,7 @@ impl CommandQueue {
         log_size: u32,
         log_stride: u32,
     ) -> Result<Option<Self>, DmaError> {
-        let fits = log_size <= MAX_SLOTS.ilog2()
-            && log_stride >= ENTRY_BYTES.ilog2()
-            && log_size + log_stride <= QUEUE_BYTES.ilog2();
-        // With a single slot, the driver could not give pages while a command waits for them.
-        if !fits || log_size == 0 {
+        if !is_possible(log_size, log_stride) {
             return Ok(None);
         }
         let memory = arena.alloc(QUEUE_BYTES, QUEUE_BYTES)?;
@@ -566,6 +565,15 @@ impl std::fmt::Debug for CommandQueue {
             .field("busy", &slots)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns whether `1 << log_size` slots, `1 << log_stride` bytes apart, are a queue of one page with at least two
+/// slots.
+fn is_possible(log_size: u32, log_stride: u32) -> bool {
+    // With a single slot, the driver could not give pages while a command waits for them.
+    (1..=MAX_SLOTS.ilog2()).contains(&log_size)
+        && (ENTRY_BYTES.ilog2()..=QUEUE_BYTES.ilog2()).contains(&log_stride)
+        && log_size + log_stride <= QUEUE_BYTES.ilog2()
 }
 
 /// Converts the length of a message. The longest is MANAGE_PAGES, whose page list has up to 8 MiB.

@@ -11,6 +11,8 @@
 //! cleared before `RETIRING` is over, so the connection manager has that time to notify the peer and to stop the queue
 //! pair.
 
+mod parking;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,7 @@ use rdma_types::Address;
 
 use super::entry::{GidEntry, entry_of};
 use crate::error::MlxError;
+pub use parking::{GidSnapshot, GidTableSnapshot, RetiringSnapshot};
 
 /// Maximum time for which a removed address waits for its users. Instances end their connections the next time they
 /// are called. An instance that is not called does not keep the address longer than this.

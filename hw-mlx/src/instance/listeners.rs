@@ -125,6 +125,16 @@ impl Listener {
         }
     }
 
+    /// Sets the inbox of an instance that was resumed.
+    pub(crate) fn with_inbox(self, inbox: Inbox) -> Self {
+        Self { inbox, ..self }
+    }
+
+    /// Returns the events in the inbox, and the number of dropped ones.
+    pub(crate) fn contents(&self) -> (Vec<AsyncEvent>, u64) {
+        self.inbox.contents()
+    }
+
     /// Returns the interrupt that ends the instance's sleep.
     pub(crate) const fn wakeup(&self) -> &Interrupt {
         &self.wakeup

@@ -1,0 +1,517 @@
+//! The way from a snapshot to an instance.
+//!
+//! There are two parts. The first one makes all tables again and compares the numbers of the snapshot with each other,
+//! with the memory and with the registers. It writes nothing. The second one sends commands that only ask, and compares
+//! the answers. Until its end the device's bus mastering is not ours to switch off, so a failure leaves the device as
+//! it is.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use driver::{Block, DmaArena, Function, NamedFd};
+use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
+
+use super::super::Hca;
+use super::{HcaSnapshot, HcaTables, NotParked, PortSnapshot};
+use crate::caps::{CapabilityPage, Caps};
+use crate::cmd::CommandQueue;
+use crate::control::{Commands, Control, Objects};
+use crate::counters;
+use crate::eq::{Eq, EqSnapshot};
+use crate::error::{CmdError, Mac, MlxError, NotResumed, ParkError, ResumeError};
+use crate::event::{AsyncEvent, Completions, Inbox};
+use crate::gid::{self, GidTable};
+use crate::health::{Health, halves};
+use crate::instance::{Found, Listener, Listeners, Own, Parts, Shared, uar_page};
+use crate::pages::Pages;
+use crate::segment;
+use crate::vport::{self, Port};
+
+/// Name of the tables in errors.
+const TABLE: &str = "the function";
+/// Longest time limit of a snapshot.
+const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Resumes a function and its instance.
+pub(super) fn resume(
+    snapshot: &HcaSnapshot,
+    descriptors: Vec<NamedFd>,
+) -> Result<Hca, Box<NotResumed>> {
+    if snapshot.function.vectors.is_empty() {
+        return Err(Box::new(NotResumed {
+            descriptors,
+            touched: false,
+            error: ResumeError::snapshot(TABLE, "it has no interrupt vectors"),
+        }));
+    }
+    let function = Function::resume(&snapshot.function, descriptors);
+    let function = function.map_err(|(descriptors, error)| NotResumed {
+        descriptors,
+        touched: false,
+        error: error.into(),
+    })?;
+    take_up(function, &snapshot.tables).map_err(|refused| {
+        let Refused {
+            function,
+            touched,
+            error,
+        } = *refused;
+        let descriptors = match function.park() {
+            Ok((_, descriptors)) => descriptors,
+            Err((function, error)) => {
+                tracing::error!(function = function.name(), %error, "its descriptors cannot be given back; it is closed");
+                Vec::new()
+            }
+        };
+        Box::new(NotResumed {
+            descriptors,
+            touched,
+            error,
+        })
+    })
+}
+
+/// Drives a function again that could not be parked.
+pub(super) fn take_back(
+    function: Function,
+    tables: &HcaTables,
+    error: driver::ParkError,
+) -> NotParked {
+    match drive_again(function, tables) {
+        Ok(hca) => NotParked {
+            hca: Some(hca),
+            parking: None,
+            error: error.into(),
+        },
+        Err(then) => NotParked {
+            hca: None,
+            parking: None,
+            error: ParkError::Lost {
+                error: Box::new(error),
+                then: Box::new(then),
+            },
+        },
+    }
+}
+
+/// Drives a function again that was not parked. If that fails, stops the function.
+pub(super) fn drive_again(function: Function, tables: &HcaTables) -> Result<Hca, ResumeError> {
+    take_up(function, tables).map_err(|refused| {
+        let Refused {
+            function, error, ..
+        } = *refused;
+        if let Err(error) = function.stop() {
+            tracing::error!(function = function.name(), %error, "cannot be stopped");
+        }
+        error
+    })
+}
+
+/// A function whose tables were refused.
+struct Refused {
+    function: Function,
+    /// True if the device got a command.
+    touched: bool,
+    error: ResumeError,
+}
+
+fn take_up(function: Function, tables: &HcaTables) -> Result<Hca, Box<Refused>> {
+    let mut touched = false;
+    let taken = Tables::rebuild(&function, tables).and_then(|rebuilt| {
+        touched = true;
+        rebuilt.verify(&function, tables)
+    });
+    taken.map_err(|error| {
+        Box::new(Refused {
+            function,
+            touched,
+            error,
+        })
+    })
+}
+
+/// The tables, before the device has confirmed them.
+struct Tables {
+    control: Control,
+    own: Eq,
+    completions: Completions,
+}
+
+impl Tables {
+    /// Makes the tables again. Writes nothing to the device, and nothing to memory that the device uses.
+    fn rebuild(function: &Function, tables: &HcaTables) -> Result<Self, ResumeError> {
+        let refused = |what: String| ResumeError::snapshot(TABLE, what);
+        let limits = [tables.command_limit, tables.reclaim_limit];
+        if limits.iter().any(|limit| *limit > LONGEST_LIMIT) {
+            return Err(refused(format!("time limits {limits:?}")));
+        }
+        if !vport::is_unicast(tables.port.mac) {
+            return Err(refused(format!("MAC {}", Mac(tables.port.mac))));
+        }
+        let objects = tables.objects.iter().map(|it| (it.creates, it.count));
+        let objects = Objects::resume(&objects.collect::<Vec<_>>())
+            .ok_or_else(|| refused(format!("objects {:?}", tables.objects)))?;
+        let inbox = (!tables.events.iter().any(is_of_the_process))
+            .then(|| Inbox::resume(&tables.events, tables.events_lost))
+            .flatten()
+            .ok_or_else(|| {
+                let (count, lost) = (tables.events.len(), tables.events_lost);
+                refused(format!("{count} events, and {lost} that were dropped"))
+            })?;
+        let completions = |numbers: &[u32]| {
+            Completions::resume(numbers)
+                .ok_or_else(|| refused(format!("events of {} completion queues", numbers.len())))
+        };
+        let (own_completions, shared_completions) = (
+            completions(&tables.completions)?,
+            completions(&tables.shared_completions)?,
+        );
+        check_event_queues(tables)?;
+
+        let bar = function.bar(0).map_err(MlxError::from)?;
+        let registers: Block<InitSegment> = bar.block(0).map_err(MlxError::from)?;
+        let arena = DmaArena::resume(function, &tables.arena)?;
+        let queue = CommandQueue::resume(&arena, registers.clone(), &tables.commands)?;
+        let pages = Pages::resume(&arena, &tables.pages)?;
+        let mut interrupts = function
+            .enable_interrupts(usize::MAX)
+            .map_err(MlxError::from)?;
+        let vectors = interrupts.len();
+        let eq = |snapshot: &EqSnapshot| {
+            let page = |number| Ok(uar_page(function, number)?);
+            Eq::resume(&arena, snapshot, vectors, page)
+        };
+        let eqs = tables
+            .event_queues
+            .iter()
+            .map(eq)
+            .collect::<Result<_, _>>()?;
+        let own = eq(&tables.own)?;
+        let spare = tables.spare.iter().map(|it| Ok(parts(function, eq(it)?)?));
+        let spare = spare.collect::<Result<Vec<_>, ResumeError>>()?;
+
+        let clock = function.clock();
+        let written = halves(queue.iova());
+        let notices = function.notices().clone();
+        let mut health = Health::new(registers.clone(), notices, written, clock.now());
+        check_registers(function, &registers, &mut health, tables)?;
+        interrupts.extend(health.notices().cloned());
+        let wakeup = function.wakeup().map_err(MlxError::from)?;
+        // The vector was compared with the number of vectors.
+        let vector = tables.own.vector as usize;
+        let listener = Listener::new(vector, wakeup).with_inbox(inbox);
+        let mut resumed = Objects::default();
+        for _ in 0..tables.event_queues.len() + 1 + tables.spare.len() {
+            resumed.count(Opcode::CREATE_EQ);
+        }
+        Ok(Self {
+            control: Control {
+                function: function.clone(),
+                clock,
+                arena,
+                registers,
+                interrupts,
+                vectors,
+                queue,
+                pages,
+                health,
+                listeners: Listeners::first(listener),
+                completions: shared_completions,
+                objects,
+                resumed: Some(resumed),
+                eqs,
+                spare,
+                orphaned_rings: Vec::new(),
+                event_mode: false,
+                closed: false,
+                requested: false,
+                link_up: tables.link_up,
+                slot_wanted: false,
+                watch_health: false,
+                counter_set: tables.counter_set,
+                losses: Vec::new(),
+                probe: None,
+                embedded_cpu: tables.embedded_cpu,
+                reclaim_limit: tables.reclaim_limit,
+                timeout: tables.command_limit,
+                over_at: None,
+                // Until the device has confirmed the tables, dropping them does not stop it.
+                bus_master: false,
+                stopped: false,
+            },
+            own,
+            completions: own_completions,
+        })
+    }
+
+    /// Asks the device, compares its answers with the tables, and goes on with the function.
+    fn verify(self, function: &Function, tables: &HcaTables) -> Result<Hca, ResumeError> {
+        let Self {
+            mut control,
+            own,
+            completions,
+        } = self;
+        exec(&mut control, &NopIn::new())?;
+        // Commands are polled so far, so that no event queue is written to before the device has confirmed it.
+        let contexts = [0, 1, 2].map(|at| query_eq(&mut control, tables.event_queues[at].eqn));
+        for (eq, context) in control.eqs.iter().zip(contexts) {
+            eq.check(&context?)?;
+        }
+        control.event_mode = true;
+        let context = query_eq(&mut control, tables.own.eqn)?;
+        own.check(&context)?;
+        for (at, spare) in tables.spare.iter().enumerate() {
+            let context = query_eq(&mut control, spare.eqn)?;
+            control.spare[at].eq.check(&context)?;
+        }
+        let caps = Caps::query(&mut control)?;
+        caps.check()?;
+        check_capabilities(&caps, tables)?;
+        let mtu = check_vport(&mut control, &tables.port)?;
+        let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
+        let gids = GidTable::resume(&tables.gids, tables.port.mac, room, control.now())?;
+        check_gids(&mut control, &gids, caps.port_number())?;
+        if let Some(set) = tables.counter_set {
+            counters::query_set(&mut control, set).map_err(MlxError::from)?;
+        }
+        let hardware = segment::hardware(function, &control.registers)?;
+        let PortSnapshot {
+            mac,
+            link_up,
+            node_guid,
+            switched_on,
+            forwarding,
+            ..
+        } = tables.port;
+        let found = Found {
+            caps,
+            port: Port {
+                mac,
+                mtu,
+                path_mtu: vport::path_mtu_code(mtu),
+                link_up,
+                node_guid,
+                switched_on,
+                forwarding,
+            },
+            neighbours: tables.neighbours.clone(),
+            hardware,
+            report: tables.report.clone(),
+        };
+        if let Some(cause) = control.health.dead() {
+            return Err(MlxError::Dead(cause).into());
+        }
+        // From here on, dropping the function stops the device.
+        control.bus_master = true;
+        control.watch_health = true;
+        let vector = tables.own.vector as usize;
+        let parts = parts(function, own)?;
+        let mut own = Own::new(&control, 0, vector, Some(parts));
+        own.completions = completions;
+        let mut hca = Hca::new(Shared::new(control, gids, found), own);
+        // The interrupts of this time are those of the other process, so all event queues are drained and armed.
+        let Hca { own, shared } = &mut hca;
+        let mut control = shared.lock();
+        own.serve(&mut control);
+        own.set_idle(&mut control);
+        control.listeners.call(0);
+        drop(control);
+        Ok(hca)
+    }
+}
+
+/// Returns whether an event is about the process or its device's end, so that no parked function can have it.
+fn is_of_the_process(event: &AsyncEvent) -> bool {
+    match event {
+        AsyncEvent::DeviceDead { .. } | AsyncEvent::DeviceRequested => true,
+        AsyncEvent::PortUp
+        | AsyncEvent::PortDown
+        | AsyncEvent::PortChange { .. }
+        | AsyncEvent::CommEstablished { .. }
+        | AsyncEvent::SqDrained { .. }
+        | AsyncEvent::QpError { .. }
+        | AsyncEvent::SrqLastWqe { .. }
+        | AsyncEvent::CqError { .. }
+        | AsyncEvent::SrqLimit { .. }
+        | AsyncEvent::SrqError { .. }
+        | AsyncEvent::Network(_)
+        | AsyncEvent::AddressRemoved { .. }
+        | AsyncEvent::EventsLost { .. }
+        | AsyncEvent::Other { .. } => false,
+    }
+}
+
+/// Checks that event queues differ, and that the shared ones use vector 0.
+fn check_event_queues(tables: &HcaTables) -> Result<(), ResumeError> {
+    let (mut numbers, mut pages) = (BTreeSet::new(), BTreeSet::new());
+    let of_instances = || tables.spare.iter().chain([&tables.own]);
+    for eq in of_instances().chain(&tables.event_queues) {
+        if !numbers.insert(eq.eqn) {
+            return Err(ResumeError::snapshot(
+                TABLE,
+                format!("event queue {:#x} is there twice", eq.eqn),
+            ));
+        }
+    }
+    for eq in of_instances() {
+        if !pages.insert(eq.uar) {
+            return Err(ResumeError::snapshot(
+                TABLE,
+                format!("two instances have doorbell page {:#x}", eq.uar),
+            ));
+        }
+    }
+    match tables.event_queues.iter().find(|eq| eq.vector != 0) {
+        None => Ok(()),
+        Some(eq) => Err(ResumeError::snapshot(
+            TABLE,
+            format!("event queue {:#x} uses vector {}", eq.eqn, eq.vector),
+        )),
+    }
+}
+
+/// Returns an event queue with its doorbell page.
+fn parts(function: &Function, eq: Eq) -> Result<Parts, MlxError> {
+    let uar_index: UarIndex = eq.uar_index();
+    let uar: Block<UarPage> = uar_page(function, uar_index)?;
+    Ok(Parts {
+        uar_index,
+        uar,
+        vector: eq.vector(),
+        eq,
+    })
+}
+
+/// Compares the initialization segment with the snapshot.
+fn check_registers(
+    function: &Function,
+    registers: &Block<InitSegment>,
+    health: &mut Health,
+    tables: &HcaTables,
+) -> Result<(), ResumeError> {
+    if health.check() {
+        let cause = health.dead().map_or_else(String::new, |it| it.to_string());
+        return Err(ResumeError::changed(cause));
+    }
+    if segment::is_initializing(registers) {
+        return Err(ResumeError::changed("its firmware is booting"));
+    }
+    let hardware = segment::hardware(function, registers)?;
+    let now = (
+        hardware.device_id,
+        hardware.revision,
+        hardware.firmware,
+        segment::is_embedded_cpu(registers),
+    );
+    let before = (
+        tables.device_id,
+        tables.revision,
+        tables.firmware,
+        tables.embedded_cpu,
+    );
+    if now != before {
+        return Err(ResumeError::changed(format!(
+            "device ID, revision, firmware and embedded_cpu are {now:x?}, and were {before:x?}"
+        )));
+    }
+    health.initialized();
+    if !tables.shows_queue {
+        return Ok(());
+    }
+    if !health.shows_queue() {
+        return Err(ResumeError::changed(
+            "it has another address of the command queue",
+        ));
+    }
+    // The geometry is in the same register as the address.
+    let [.., now] = registers
+        .read(|segment| &segment.cmdq_addr_l_sz)
+        .get()
+        .to_be_bytes();
+    let before = tables.commands.log_size << 4 | tables.commands.log_stride;
+    if u32::from(now) != before {
+        return Err(ResumeError::changed(format!(
+            "the geometry of the command queue is {now:#04x}, and was {before:#04x}"
+        )));
+    }
+    Ok(())
+}
+
+fn exec<C: mlx_prm::Command>(control: &mut Control, input: &C) -> Result<C::Out, ResumeError> {
+    Ok(control.exec(input).map_err(MlxError::from)?)
+}
+
+fn query_eq(control: &mut Control, eqn: u32) -> Result<Eqc, ResumeError> {
+    let mut input = QueryEqIn::new();
+    // The number was checked when the queue was made.
+    input.set_eq_number(Eqn::new(eqn).get());
+    Ok(exec(control, &input)?.eq_context_entry().clone())
+}
+
+/// Compares the capability pages with those of the snapshot.
+fn check_capabilities(caps: &Caps, tables: &HcaTables) -> Result<(), ResumeError> {
+    let (now, before) = (caps.images(), &tables.capabilities);
+    let pages = |all: &[CapabilityPage]| all.iter().map(|it| it.op_mod).collect::<Vec<_>>();
+    if pages(&now) != pages(before) {
+        return Err(ResumeError::changed(format!(
+            "it has the capability pages {:x?} and had {:x?}",
+            pages(&now),
+            pages(before)
+        )));
+    }
+    if let Some((page, _)) = now.iter().zip(before).find(|(now, before)| now != before) {
+        return Err(ResumeError::changed(format!(
+            "capability page {:#x} has changed",
+            page.op_mod
+        )));
+    }
+    if caps.is_signed() != tables.commands.is_signed {
+        return Err(ResumeError::snapshot(
+            TABLE,
+            format!("signed answers: {}", tables.commands.is_signed),
+        ));
+    }
+    Ok(())
+}
+
+/// Compares the vport with the snapshot. Returns the MTU, which another function may have lowered.
+fn check_vport(control: &mut Control, port: &PortSnapshot) -> Result<u32, ResumeError> {
+    let vport = vport::query(control).map_err(MlxError::from)?;
+    if vport.node_guid != port.node_guid {
+        return Err(ResumeError::changed(format!(
+            "its node GUID is {:#x}, and was {:#x}",
+            vport.node_guid, port.node_guid
+        )));
+    }
+    let mtu = vport::configure_mtu(control, &vport, None).map_err(MlxError::from)?;
+    Ok(mtu.min(port.mtu))
+}
+
+/// Compares our addresses with the device's table, if the firmware lets it be read.
+fn check_gids(
+    control: &mut Control,
+    gids: &GidTable,
+    port: Option<u32>,
+) -> Result<(), ResumeError> {
+    for entry in gids.all() {
+        match gid::read_entry(control, entry.index, port) {
+            Ok(now) if now == (entry.gid, entry.mac) => {}
+            Ok((gid, mac)) => {
+                return Err(ResumeError::changed(format!(
+                    "index {} of its address table has {} with MAC {}, and not {} with MAC {}",
+                    entry.index,
+                    gid::address_of(gid),
+                    Mac(mac),
+                    entry.address.address,
+                    Mac(entry.mac)
+                )));
+            }
+            Err(error @ CmdError::Refused { .. }) => {
+                tracing::info!(%error, "the address table cannot be read, and is not compared");
+                return Ok(());
+            }
+            Err(error) => return Err(MlxError::from(error).into()),
+        }
+    }
+    Ok(())
+}

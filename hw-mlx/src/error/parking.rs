@@ -1,0 +1,152 @@
+//! Errors of a function that is parked or resumed.
+
+use driver::{ArenaError, ClaimError, NamedFd};
+use thiserror::Error;
+
+use super::{DeadCause, MlxError};
+
+/// Reason why a function was not parked.
+#[derive(Debug, Error)]
+pub enum ParkError {
+    /// The function has other instances.
+    #[error("the function has {count} instances; it is parked with one")]
+    Instances {
+        /// Number of instances, this one included.
+        count: usize,
+    },
+    /// The device is dead.
+    #[error("the device is dead: {0}")]
+    Dead(DeadCause),
+    /// The instance was retired, because it is about to close the function.
+    #[error("the function is being closed")]
+    Closed,
+    /// The system has requested the function back.
+    #[error("the system wants the function back")]
+    Requested,
+    /// The device may be dead, and has not yet answered the command that is to find out.
+    #[error("the device may be dead; it has not answered yet")]
+    Doubtful,
+    /// The instance's commands have a common time limit.
+    #[error("the commands of the instance have a common time limit")]
+    Limited,
+    /// The function was resumed, and its resumption was not finished.
+    #[error("the function was resumed, and its memory was not all claimed yet")]
+    Unfinished,
+    /// Command slots are in use.
+    #[error(
+        "command slots in use: {posted} posted, {done} with an answer that was not taken, {quarantined} quarantined"
+    )]
+    Commands {
+        /// Number of commands that the device has.
+        posted: usize,
+        /// Number of answers that their owners have not taken.
+        done: usize,
+        /// Number of commands that were given up, and that the device still has.
+        quarantined: usize,
+    },
+    /// The firmware did not finish its requests for pages.
+    #[error("page requests of the firmware take longer than {waited_ms} ms")]
+    PageRequests {
+        /// Milliseconds waited.
+        waited_ms: u64,
+    },
+    /// The device may still write rings that are no longer read.
+    #[error("the device may still write {count} rings of event queues that were not created")]
+    OrphanedRings {
+        /// Number of rings.
+        count: usize,
+    },
+    /// Queues have failed, and were not repaired yet.
+    #[error("{queue} has failed, and was not repaired yet")]
+    Broken {
+        /// Name of the queues.
+        queue: &'static str,
+    },
+    /// Memory of the function is in use outside of the driver.
+    #[error("{count} buffers of the function's memory are in use")]
+    MemoryInUse {
+        /// Number of buffers.
+        count: usize,
+    },
+    /// The arena keeps memory that the device may still use.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The function itself cannot be parked.
+    #[error(transparent)]
+    Function(#[from] driver::ParkError),
+    /// The function itself could not be parked, and could not be driven again either. It was reset.
+    #[error("{error}; and the function was lost: {then}")]
+    Lost {
+        /// The reason why the function was not parked.
+        error: Box<driver::ParkError>,
+        /// The reason why it could not be driven again.
+        then: Box<ResumeError>,
+    },
+}
+
+/// Reason why a function or one of its objects was not resumed.
+#[derive(Debug, Error)]
+pub enum ResumeError {
+    /// The function itself was not resumed.
+    #[error(transparent)]
+    Function(#[from] driver::ResumeError),
+    /// Numbers of the snapshot contradict each other, or are impossible.
+    #[error("snapshot of {table}: {what}")]
+    Snapshot {
+        /// The table that the numbers are of.
+        table: &'static str,
+        /// The numbers.
+        what: String,
+    },
+    /// Memory of the snapshot is not memory that the function has.
+    #[error("memory of {table}: {error}")]
+    Claim {
+        /// The table that lies in the memory.
+        table: &'static str,
+        /// The reason.
+        #[source]
+        error: ClaimError,
+    },
+    /// The device is in another state than the snapshot says.
+    #[error("the device is not as it was: {what}")]
+    Changed {
+        /// The difference.
+        what: String,
+    },
+    /// An operation on the function failed.
+    #[error(transparent)]
+    Device(#[from] MlxError),
+}
+
+impl ResumeError {
+    /// Returns the error for impossible numbers.
+    pub(crate) fn snapshot(table: &'static str, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Self::Snapshot { table, what }
+    }
+
+    /// Returns the error for a device in another state.
+    pub(crate) fn changed(what: impl Into<String>) -> Self {
+        Self::Changed { what: what.into() }
+    }
+
+    /// Returns a function that makes the error for memory that cannot be claimed.
+    pub(crate) fn of_memory(table: &'static str) -> impl Fn(ClaimError) -> Self {
+        move |error| Self::Claim { table, error }
+    }
+}
+
+/// A function that was not resumed.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotResumed {
+    /// Duplicates of the descriptors, by the names of the snapshot. When the last duplicate is closed, the function is
+    /// reset. Empty if the function was closed already.
+    pub descriptors: Vec<NamedFd>,
+    /// True if the device got a command. The snapshot is then out of date. If false, the function goes on as it was
+    /// parked, and the process that parked it can resume it.
+    pub touched: bool,
+    /// The reason.
+    #[source]
+    pub error: ResumeError,
+}
