@@ -26,6 +26,7 @@
 //! This module does not support compressed and inline-scatter entries (never enabled, so such an entry is invalid) or
 //! 128-byte entries.
 
+mod parking;
 mod resize;
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -40,6 +41,7 @@ use crate::error::MlxError;
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use mlx_prm::{Cqe64, CqeOpcode, CreateCqIn, DestroyCqIn, Eqn, ErrCqe};
+pub use parking::CqSnapshot;
 
 /// Length of an entry in bytes.
 pub const CQE_BYTES: usize = 64;
@@ -77,9 +79,19 @@ impl ArmSequence {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns the number of events.
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Makes the number of a queue that has had this many events, modulo 4.
+    fn of(events: u8) -> Self {
+        Self(Arc::new(AtomicU32::new(events.into())))
+    }
+
     /// Returns the two low bits of the number, which an arm request carries.
     fn bits(&self) -> u32 {
-        self.0.load(Ordering::Relaxed) & 3
+        self.count() & 3
     }
 }
 

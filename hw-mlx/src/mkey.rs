@@ -21,6 +21,8 @@
 //! as it is free. The driver chooses the variant at random, different from the last few. So a stale key does not match,
 //! and a peer cannot compute other keys from one key.
 
+mod parking;
+
 use core::ops::RangeInclusive;
 
 use driver::Iova;
@@ -29,6 +31,8 @@ use rdma_types::Access;
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{CmdHcaCap, CreateMkeyIn, DestroyMkeyIn, Mkc};
+pub(crate) use parking::query;
+pub use parking::resume;
 
 /// Maximum bytes of a key's translation table. It bounds the mailboxes of one command. A region of 2^38 bytes needs 2
 /// KiB of table with pages of 1 GiB.

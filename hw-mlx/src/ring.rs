@@ -17,9 +17,12 @@
 //! answered, its memory is out of use until the device is stopped. If it were freed earlier, the device could write
 //! into memory with another owner.
 
+mod parking;
+
 use driver::{DmaArena, DmaBuffer, DmaError, WeakArena};
 
 use crate::error::CmdError;
+pub use parking::RingSnapshot;
 
 /// log2 of the smallest page.
 const MIN_LOG_PAGE: u32 = 12;

@@ -19,6 +19,8 @@
 //! in the list. The queue pair stores their indices in [`Returns`]. A post takes them back when the maximum of
 //! outstanding buffers is reached; the number of outstanding buffers does not count them.
 
+mod parking;
+
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,6 +34,7 @@ use crate::error::MlxError;
 use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::{CqeOpcode, CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
+pub use parking::{SharedBufferSnapshot, SrqSnapshot};
 
 /// Offset of the counter in the doorbell record.
 const COUNTER: usize = 0;

@@ -21,6 +21,8 @@
 //! One entry of the table covers less than 2 GiB. We use 1 GiB per entry, and the work request carries four entries, so
 //! a window has at most 4 GiB.
 
+mod parking;
+
 use rdma_types::{Access, WindowTarget};
 use zerocopy::IntoBytes;
 
@@ -29,6 +31,7 @@ use crate::error::CmdError;
 use crate::mkey;
 use crate::wqe::{UNIT_BYTES, Unit};
 use mlx_prm::{CreateMkeyIn, Klm, Mkc, UmrCtrlSeg};
+pub use parking::WindowSnapshot;
 
 /// Number of entries of a window's table, which take 64 bytes of a work request.
 const ENTRIES: u32 = 4;

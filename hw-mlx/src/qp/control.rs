@@ -170,6 +170,57 @@ impl DeviceFacts {
             counter_set: hca.counter_set().unwrap_or(0),
         }
     }
+
+    /// Returns the parameters of a reliable queue pair. The numbers are its protection domain, its CQs for requests and
+    /// for receives, and its owner.
+    pub(super) fn with(
+        &self,
+        (pd, cqn_send, cqn_receive, user_index): (u32, u32, u32, u32),
+        receive: ReceiveSource,
+        send: &SendSizes,
+        memory: &RingMemory,
+    ) -> QpFacts {
+        QpFacts {
+            service: ServiceType::RC,
+            pd,
+            uar: self.uar,
+            cqn_send,
+            cqn_receive,
+            user_index,
+            receive,
+            log_send_blocks: send.ring_blocks.ilog2(),
+            log_page: memory.log_page,
+            record: memory.record_address(),
+            ts_format: self.ts_format,
+            log_max_message: self.log_max_message,
+            log_max_reads_in: self.log_max_reads_in,
+            log_max_reads_out: self.log_max_reads_out,
+            atomics: self.atomics,
+            counter_set: self.counter_set,
+        }
+    }
+}
+
+/// Returns the offset of the send ring: behind a receive ring of this many bytes, if the queue pair has one.
+pub(super) fn send_base(own_receives: bool, recv_bytes: usize) -> usize {
+    if own_receives {
+        recv_bytes.next_multiple_of(64)
+    } else {
+        0
+    }
+}
+
+impl ReceiveSource {
+    /// Returns the source of a queue pair without a shared receive queue.
+    pub(super) fn own(own_receives: bool, sizes: &RecvSizes) -> Self {
+        if !own_receives {
+            return Self::None;
+        }
+        Self::Own {
+            log_entries: sizes.entries.ilog2(),
+            log_stride: sizes.stride.ilog2(),
+        }
+    }
 }
 
 impl Qp {
@@ -215,39 +266,23 @@ impl Qp {
                 entries: max_recvs,
                 segments: Some(recv_segments),
             })?;
-        let send_base = if own_receives {
-            recv_sizes.bytes().next_multiple_of(64)
-        } else {
-            0
-        };
+        let send_base = send_base(own_receives, recv_sizes.bytes());
         let memory = RingMemory::alloc_for_good(hca.arena(), send_base + send_sizes.bytes())?;
         let receive = match request.srq {
             Some(srq) => ReceiveSource::Shared(srq.rmpn()),
-            None if own_receives => ReceiveSource::Own {
-                log_entries: recv_sizes.entries.ilog2(),
-                log_stride: recv_sizes.stride.ilog2(),
-            },
-            None => ReceiveSource::None,
+            None => ReceiveSource::own(own_receives, &recv_sizes),
         };
-        let device = DeviceFacts::of(hca);
-        let facts = QpFacts {
-            service: ServiceType::RC,
-            pd: request.pd,
-            uar: device.uar,
-            cqn_send: request.cqn_send,
-            cqn_receive: request.cqn_receive,
-            user_index: request.owner,
+        let facts = DeviceFacts::of(hca).with(
+            (
+                request.pd,
+                request.cqn_send,
+                request.cqn_receive,
+                request.owner,
+            ),
             receive,
-            log_send_blocks: send_sizes.ring_blocks.ilog2(),
-            log_page: memory.log_page,
-            record: memory.record_address(),
-            ts_format: device.ts_format,
-            log_max_message: device.log_max_message,
-            log_max_reads_in: device.log_max_reads_in,
-            log_max_reads_out: device.log_max_reads_out,
-            atomics: device.atomics,
-            counter_set: device.counter_set,
-        };
+            &send_sizes,
+            &memory,
+        );
         let (qpn, memory) = create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let qp = Self {
@@ -291,6 +326,7 @@ impl Qp {
         self.path = Some(PathUse {
             _source: source,
             _peer: peer,
+            index,
         });
         Ok(init_to_rtr(hca, self.qpn, &context, mask)?)
     }

@@ -13,14 +13,17 @@
 
 pub mod context;
 pub mod control;
+mod parking;
 mod recv;
 mod request;
 mod send;
 
 use std::sync::Arc;
 
-pub use recv::{Outcome, RecvQueue, RecvSizes};
-pub use send::{SendQueue, SendSizes};
+pub use parking::QpSnapshot;
+pub(crate) use parking::check;
+pub use recv::{Outcome, ReceiveSnapshot, RecvQueue, RecvQueueSnapshot, RecvSizes};
+pub use send::{RequestSnapshot, SendQueue, SendQueueSnapshot, SendSizes};
 
 use rdma_types::{
     DataSegment, Detail, InlineError, Plain, PostedRecv, Qpn, QueueFull, QueuePairCounts,
@@ -96,6 +99,8 @@ pub struct Qp {
 pub(crate) struct PathUse {
     pub(crate) _source: Use,
     pub(crate) _peer: Option<Arc<()>>,
+    /// Index of the source address.
+    pub(crate) index: u8,
 }
 
 static_assertions::const_assert_eq!(core::mem::offset_of!(Qp, recv) % 64, 0);

@@ -13,6 +13,8 @@
 //! always a flush) need not name the oldest entry: no data came with it, and if it were ignored, a posted buffer would
 //! stay outstanding for ever.
 
+mod parking;
+
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 use rdma_types::{DataSegment, Detail, PostedRecv, QueueFull};
 
@@ -20,6 +22,7 @@ use crate::completion::{Completion, Status, syndrome};
 use crate::cq::Tail;
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::DataSeg;
+pub use parking::{ReceiveSnapshot, RecvQueueSnapshot};
 
 /// Offset of the receive counter in the doorbell record.
 const RECEIVE_COUNTER: usize = 0;

@@ -30,6 +30,8 @@
 //! BlueFlame is not used: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. WQE signatures
 //! are not used either.
 
+mod parking;
+
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 use rdma_types::{
     DataSegment, Detail, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
@@ -42,6 +44,7 @@ use crate::uar::{Doorbells, SendDoorbell};
 use crate::window::{self, Window};
 use crate::wqe::{self, AddressVector, BLOCK_BYTES, BLOCK_UNITS, UNIT_BYTES, Unit};
 use mlx_prm::WqeOpcode;
+pub use parking::{RequestSnapshot, SendQueueSnapshot};
 
 /// Offset of the send counter in the doorbell record.
 const SEND_COUNTER: usize = 4;

@@ -1,0 +1,239 @@
+//! Completion queues of a function that is handed over to another process.
+//!
+//! The most dangerous number is the event sequence number. The device ignores an arm request whose number differs from
+//! its own count of events, and nobody is told: the queue's owner would sleep for ever. The device does not show its
+//! count. It shows whether the queue is armed, and the last request is in the doorbell record. Together they give the
+//! count: an armed queue has had as many events as its request says, and a fired one has had one more.
+
+use mlx_prm::{Cqc, Opcode, QueryCqIn};
+
+use super::{ARM, COUNTER_MASK, CQE_BYTES, Cq, DmaRing, DmaWord, Lap, MAX_BATCH, SET_CI};
+use crate::cq::ArmSequence;
+use crate::device::{Hca, ParkingHca};
+use crate::error::{MlxError, ResumeError};
+use crate::ring::{RingMemory, RingSnapshot};
+use crate::uar::Doorbells;
+
+/// Name of the table in errors.
+const TABLE: &str = "a completion queue";
+/// Position of the sequence number in an arm request.
+const SEQUENCE: u32 = 28;
+/// States in the context (`st`): armed for solicited entries, armed, fired.
+const ARMED_SOLICITED: u32 = 0x6;
+const ARMED: u32 = 0x9;
+const FIRED: u32 = 0xa;
+
+/// A completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqSnapshot {
+    /// Number of the queue.
+    pub cqn: u32,
+    /// Ring and doorbell record.
+    pub memory: RingSnapshot,
+    /// Number of entries of the ring, a power of two.
+    pub entries: u32,
+    /// Number of entries between two publications of the consumer index: a power of two, at most 64.
+    pub batch: u32,
+    /// Number of entries taken since the queue was created.
+    pub taken: u64,
+    /// Number of events that the queue has had and that were counted, modulo 4.
+    pub sequence: u8,
+    /// Sequence number of the last arm request, modulo 4; `None` before the first.
+    pub armed_at: Option<u8>,
+    /// True if the queue was resized since that request, and counts as not armed.
+    pub is_disarmed: bool,
+}
+
+impl Cq {
+    /// Describes the queue for another process, and publishes its consumer index. Entries that were not taken stay in
+    /// the ring. The caller drops the queue next; its memory is the other process's.
+    #[must_use]
+    pub fn park(&mut self, _at_quiet_point: &ParkingHca) -> CqSnapshot {
+        self.publish_consumer_index();
+        let snapshot = self.snapshot();
+        self.memory.returned();
+        snapshot
+    }
+
+    fn snapshot(&self) -> CqSnapshot {
+        let request = self.memory.get().record.load_be32(ARM);
+        let was_armed = self.armed_at.is_some() || self.sequence.count() > 0 || request != 0;
+        CqSnapshot {
+            cqn: self.cqn,
+            memory: self.memory.get().snapshot(),
+            entries: self.entries,
+            batch: self.batch_mask + 1,
+            taken: self.taken(),
+            sequence: two_bits(self.sequence.count()),
+            armed_at: was_armed.then(|| two_bits(request >> SEQUENCE)),
+            is_disarmed: was_armed && self.armed_at.is_none(),
+        }
+    }
+
+    /// Makes the queue again, and compares it with the device's. The queue keeps its arm request. The caller counts the
+    /// queue's events next ([`Hca::next_completion`], [`Cq::sequence`]) before it arms the queue, and takes the
+    /// entries. It does not discard events of the queue's number ([`Hca::forget_completion`]).
+    ///
+    /// # Errors
+    /// [`ResumeError`]: numbers of the snapshot are impossible, its memory is not there, or the device's queue is
+    /// another one or counts differently.
+    pub fn resume(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        snapshot: &CqSnapshot,
+    ) -> Result<Self, ResumeError> {
+        let CqSnapshot {
+            cqn,
+            ref memory,
+            entries,
+            batch,
+            taken,
+            sequence,
+            armed_at,
+            is_disarmed,
+        } = *snapshot;
+        let refused = || ResumeError::snapshot(TABLE, format!("{snapshot:x?}"));
+        let is_possible = cqn <= COUNTER_MASK
+            && entries.is_power_of_two()
+            && entries.ilog2() < 24
+            && batch.is_power_of_two()
+            && batch <= MAX_BATCH.min((entries / 4).max(1))
+            && taken <= 1 << 62
+            && sequence < 4
+            && armed_at.is_none_or(|at| at < 4)
+            && (armed_at.is_some() || !is_disarmed && sequence == 0)
+            && u64::from(entries) * CQE_BYTES as u64 <= memory.bytes;
+        if !is_possible {
+            return Err(refused());
+        }
+        let memory = RingMemory::resume(hca.arena(), memory)?;
+        let RingMemory { ring, record, .. } = memory.get();
+        let words = [SET_CI, ARM].map(|at| record.load_be32(at));
+        // CAST: the lower half.
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let consumer_index = taken as u32;
+        let armed_in_memory = match armed_at {
+            Some(at) => two_bits(words[1] >> SEQUENCE) == at,
+            None => words[1] == 0,
+        };
+        if words[0] != consumer_index & COUNTER_MASK || !armed_in_memory {
+            return Err(ResumeError::snapshot(
+                TABLE,
+                format!("{snapshot:x?}, and its doorbell record has {words:08x?}"),
+            ));
+        }
+        let queue = Self {
+            ring: DmaRing::new(ring, 0, entries),
+            consumer_index,
+            lap: Lap::of(u8::from(consumer_index & entries != 0)),
+            batch_mask: batch - 1,
+            entries,
+            set_ci: DmaWord::new(record, SET_CI),
+            arm: DmaWord::new(record, ARM),
+            memory,
+            doorbells: doorbells.clone(),
+            cqn,
+            sequence: ArmSequence::of(sequence),
+            armed_at: armed_at.filter(|_| !is_disarmed).map(u32::from),
+            // CAST: at most 2^30.
+            rounds: (taken >> 32) as u32,
+            published_index: consumer_index,
+        };
+        queue.check(hca, armed_at)?;
+        hca.count_resumed(Opcode::CREATE_CQ);
+        Ok(queue)
+    }
+
+    /// Compares the queue with the device's.
+    fn check(&self, hca: &mut Hca, armed_at: Option<u8>) -> Result<(), ResumeError> {
+        let mut input = QueryCqIn::new();
+        input.set_cqn(self.cqn);
+        let bytes = self.memory.get().pages().len();
+        let answer = hca.exec_reading(&input, &[], bytes);
+        let (answer, pages) = answer.map_err(MlxError::from)?;
+        let context = answer.cq_context();
+        let different = |what: String| {
+            Err(ResumeError::changed(format!(
+                "completion queue {:#x}: {what}",
+                self.cqn
+            )))
+        };
+        let memory = self.memory.get();
+        let ours = (
+            self.entries.ilog2(),
+            memory.log_page_size(),
+            hca.uar_index().get(),
+            memory.record_address(),
+        );
+        let devices = (
+            context.log_cq_size(),
+            context.log_page_size(),
+            context.uar_page(),
+            context.dbr_addr(),
+        );
+        if ours != devices || context.cqe_sz() != 0 || context.status() != 0 {
+            return different(format!(
+                "log_cq_size, log_page_size, uar_page and dbr_addr are {devices:x?}, and not {ours:x?}; cqe_sz {}, status {:#x}",
+                context.cqe_sz(),
+                context.status()
+            ));
+        }
+        // Firmware may leave the page list out.
+        if pages != memory.pages() && pages.iter().any(|byte| *byte != 0) {
+            return different(format!("its ring is not at {:#x}", memory.ring.iova().0));
+        }
+        let eqn = context.c_eqn_or_apu_element() & 0xff;
+        let is_shared = eqn == hca.shared_eqn().get();
+        if !is_shared && eqn != hca.comp_eqn().get() {
+            return different(format!("its events go to event queue {eqn:#x}"));
+        }
+        let pending = context.producer_counter().wrapping_sub(self.consumer_index) & COUNTER_MASK;
+        let written = self.fresh_end().wrapping_sub(self.consumer_index);
+        if pending > written {
+            return different(format!(
+                "{pending} entries are pending, and {written} are in the ring"
+            ));
+        }
+        self.check_events(context, armed_at, || {
+            hca.has_completion(self.cqn, is_shared)
+        })
+        .or_else(different)
+    }
+
+    /// Checks that our count of the queue's events is the device's. `armed_at` is the sequence number of the last arm
+    /// request. `has_event` returns whether an event of the queue has come that was not counted yet.
+    fn check_events(
+        &self,
+        context: &Cqc,
+        armed_at: Option<u8>,
+        has_event: impl FnOnce() -> bool,
+    ) -> Result<(), String> {
+        let sequence = two_bits(self.sequence.count());
+        let is_fired = match context.st() {
+            ARMED | ARMED_SOLICITED => false,
+            FIRED => true,
+            other => return Err(format!("st {other:#x}")),
+        };
+        let is_right = match armed_at {
+            // The event of the last request has not been counted: it has not been sent, or it has come meanwhile.
+            Some(at) if at == sequence => !is_fired || has_event(),
+            // The event of the last request was sent and counted.
+            Some(at) => is_fired && (at + 1) & 3 == sequence && !has_event(),
+            // A first request at entry 0 leaves the record zero. If the queue was resized then, it may be armed.
+            None => sequence == 0,
+        };
+        if is_right {
+            return Ok(());
+        }
+        Err(format!(
+            "st {:#x}, {sequence} events (modulo 4), armed at {armed_at:?}",
+            context.st()
+        ))
+    }
+}
+
+/// Returns the two low bits of a count.
+fn two_bits(count: u32) -> u8 {
+    let [.., low] = count.to_be_bytes();
+    low & 3
+}

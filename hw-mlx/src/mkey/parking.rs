@@ -1,0 +1,48 @@
+//! Memory keys of a function that is handed over to another process.
+
+use mlx_prm::{Mkc, Opcode, QueryMkeyIn};
+
+use super::{ACCESS_MODE_MTT, KeyRequest};
+use crate::device::Hca;
+use crate::error::{CmdError, MlxError, ResumeError};
+
+/// Takes over the key with an index, and compares it with the request by which it was created. The caller has claimed
+/// the key's memory, at the address that it had.
+///
+/// # Errors
+/// [`ResumeError`]: the device has no such key, or the key is another one.
+pub fn resume(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), ResumeError> {
+    let context = query(hca, index)?;
+    let ours = (
+        request.pd,
+        request.address,
+        request.bytes,
+        u32::from(request.variant),
+    );
+    let devices = (
+        context.pd(),
+        context.start_addr(),
+        context.len(),
+        context.mkey_7_0(),
+    );
+    let is_region = context.access_mode_1_0() == ACCESS_MODE_MTT && !context.free();
+    if ours != devices || !is_region {
+        return Err(ResumeError::changed(format!(
+            "key {index:#x} has pd, start_addr, len and mkey_7_0 {devices:x?}, and not {ours:x?}"
+        )));
+    }
+    hca.count_resumed(Opcode::CREATE_MKEY);
+    Ok(())
+}
+
+/// Reads a key's context from the device.
+pub(crate) fn query(hca: &mut Hca, index: u32) -> Result<Mkc, ResumeError> {
+    if index > 0xff_ffff {
+        return Err(ResumeError::snapshot("a key", format!("index {index:#x}")));
+    }
+    let mut input = QueryMkeyIn::new();
+    input.set_mkey_index(index);
+    let answer: Result<_, CmdError> = hca.exec(&input);
+    let answer = answer.map_err(MlxError::from)?;
+    Ok(answer.memory_key_mkey_entry().clone())
+}

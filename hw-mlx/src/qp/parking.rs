@@ -1,0 +1,244 @@
+//! Queue pairs of a function that is handed over to another process.
+//!
+//! The device keeps the connection: it acknowledges, fills posted receives, retransmits, and writes CQEs. The driver
+//! keeps what it has to report: the cookies of the outstanding work.
+//!
+//! A snapshot that lacks the oldest requests or receives, and counts accordingly, cannot be told from a true one: their
+//! entries then match nothing and are counted. The layer that writes a snapshot out seals it.
+
+use std::sync::Arc;
+
+use mlx_prm::{Opcode, QpState, Qpc};
+use rdma_types::Qpn;
+
+use super::context::{QpFacts, ReceiveSource};
+use super::control::{DeviceFacts, query, send_base};
+use super::{PathUse, Qp, RecvQueue, RecvQueueSnapshot, SendQueue, SendQueueSnapshot};
+use crate::device::{Hca, ParkingHca};
+use crate::error::{MlxError, ResumeError};
+use crate::ring::{RingMemory, RingSnapshot};
+use crate::srq::Srq;
+use crate::uar::Doorbells;
+
+/// Name of the table in errors.
+const TABLE: &str = "a queue pair";
+/// Mask of numbers of 24 bits.
+const NUMBER_MASK: u32 = 0xff_ffff;
+
+/// A queue pair.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QpSnapshot {
+    /// Number of the queue pair.
+    pub qpn: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// Number of the CQ for requests.
+    pub cqn_send: u32,
+    /// Number of the CQ for receives.
+    pub cqn_receive: u32,
+    /// RMP number of the shared receive queue, if it has one.
+    pub rmpn: Option<u32>,
+    /// Owner number that CQEs of the queue pair carry.
+    pub owner: u32,
+    /// Rings and doorbell record.
+    pub memory: RingSnapshot,
+    /// The send queue.
+    pub send: SendQueueSnapshot,
+    /// The receive queue.
+    pub recv: RecvQueueSnapshot,
+    /// True if the queue pair was left in RESET.
+    pub in_reset: bool,
+    /// Index of our address from which it sends; `None` before RTR, and after it was stopped.
+    pub source_gid_index: Option<u8>,
+    /// Number of CQEs with its number that matched neither a request nor a receive.
+    pub unmatched: u64,
+}
+
+impl Qp {
+    /// Describes the queue pair for another process. The caller drops it next; its memory is the other process's.
+    #[must_use]
+    pub fn park(&mut self, _at_quiet_point: &ParkingHca) -> QpSnapshot {
+        let snapshot = self.snapshot();
+        self.memory.returned();
+        snapshot
+    }
+
+    fn snapshot(&self) -> QpSnapshot {
+        let memory = self.memory.get();
+        QpSnapshot {
+            qpn: self.qpn.get(),
+            pd: self.facts.pd,
+            cqn_send: self.facts.cqn_send,
+            cqn_receive: self.facts.cqn_receive,
+            rmpn: match self.facts.receive {
+                ReceiveSource::Shared(rmpn) => Some(rmpn),
+                ReceiveSource::Own { .. } | ReceiveSource::None => None,
+            },
+            owner: self.facts.user_index,
+            memory: memory.snapshot(),
+            send: self.send.snapshot(&memory.record),
+            recv: self.recv.snapshot(&memory.record),
+            in_reset: self.in_reset,
+            source_gid_index: self.path.as_ref().map(|path| path.index),
+            unmatched: self.unmatched_entries,
+        }
+    }
+
+    /// Makes the queue pair again, and compares it with the device's. Nothing is posted. `srq` is its shared receive
+    /// queue, if it has one. `peer` is held as in [`Qp::ready_to_receive`].
+    ///
+    /// # Errors
+    /// [`ResumeError`]: numbers of the snapshot contradict each other or what is in memory, the memory is not there, or
+    /// the device's queue pair is another one or counts differently.
+    pub fn resume(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        snapshot: &QpSnapshot,
+        srq: Option<&Srq>,
+        peer: Option<Arc<()>>,
+    ) -> Result<Self, ResumeError> {
+        let QpSnapshot {
+            qpn,
+            pd,
+            cqn_send,
+            cqn_receive,
+            rmpn,
+            owner,
+            ref memory,
+            ref send,
+            ref recv,
+            in_reset,
+            source_gid_index,
+            unmatched,
+        } = *snapshot;
+        let refused = |what: String| ResumeError::snapshot(TABLE, what);
+        let is_possible = qpn.max(pd).max(cqn_send).max(cqn_receive).max(owner) <= NUMBER_MASK
+            && rmpn == srq.map(Srq::rmpn)
+            && (rmpn.is_none() || recv.sizes.max_recvs == 0)
+            && unmatched <= 1 << 62;
+        if !is_possible {
+            return Err(refused(format!(
+                "QPN {qpn:#x}, PD {pd:#x}, CQNs {cqn_send:#x} and {cqn_receive:#x}, owner {owner:#x}, RMP {rmpn:x?}, {unmatched} unmatched"
+            )));
+        }
+        let memory = RingMemory::resume(hca.arena(), memory)?;
+        let RingMemory { ring, record, .. } = memory.get();
+        let number = Qpn::new(qpn);
+        let announced = (send.announced, recv.announced);
+        let recv = RecvQueue::resume(recv, ring, record, qpn)?;
+        let recv_sizes = recv.sizes();
+        let own_receives = recv_sizes.max_recvs > 0;
+        let send_base = send_base(own_receives, recv_sizes.bytes());
+        let send = SendQueue::resume(send, (ring, send_base), record, doorbells, qpn)?;
+        let receive = match srq {
+            Some(srq) => ReceiveSource::Shared(srq.rmpn()),
+            None => ReceiveSource::own(own_receives, &recv_sizes),
+        };
+        let facts = DeviceFacts::of(hca).with(
+            (pd, cqn_send, cqn_receive, owner),
+            receive,
+            &send.sizes(),
+            memory.get(),
+        );
+        let path = match source_gid_index {
+            Some(index) => Some(PathUse {
+                _source: hca.hold_gid_again(index)?,
+                _peer: peer,
+                index,
+            }),
+            None => None,
+        };
+        let queue = Self {
+            send,
+            facts,
+            returns: srq.map(Srq::returns),
+            unmatched_entries: unmatched,
+            qpn: number,
+            in_reset,
+            recv,
+            memory,
+            path,
+        };
+        let context = query(hca, number).map_err(MlxError::from)?;
+        check(
+            number,
+            &context,
+            (&facts, in_reset),
+            (&queue.send, &queue.recv),
+            announced,
+        )?;
+        hca.count_resumed(Opcode::CREATE_QP);
+        Ok(queue)
+    }
+}
+
+/// Compares a queue pair and its queues with the device's context. `in_reset` is true if it is to be in RESET.
+/// `announced` are the counters of sends and receives in the doorbell record.
+pub(crate) fn check(
+    qpn: Qpn,
+    context: &Qpc,
+    (facts, in_reset): (&QpFacts, bool),
+    (send, recv): (&SendQueue, &RecvQueue),
+    (announced, announced_recvs): (u16, u16),
+) -> Result<(), ResumeError> {
+    let different = |what: String| Err(ResumeError::changed(format!("queue pair {qpn}: {what}")));
+    let ours = [
+        facts.service.bits(),
+        facts.pd,
+        facts.cqn_send,
+        facts.cqn_receive,
+        facts.user_index,
+        facts.uar,
+        facts.log_send_blocks,
+    ];
+    let devices = [
+        context.st(),
+        context.pd(),
+        context.cqn_snd(),
+        context.cqn_rcv(),
+        context.user_index(),
+        context.uar_page(),
+        context.log_sq_size(),
+    ];
+    if ours != devices || context.dbr_addr() != facts.record {
+        return different(format!(
+            "st, pd, cqn_snd, cqn_rcv, user_index, uar_page and log_sq_size are {devices:x?}, and not {ours:x?}; dbr_addr is {:#x}, and not {:#x}",
+            context.dbr_addr(),
+            facts.record
+        ));
+    }
+    // CAST: the field has four bits.
+    #[expect(clippy::cast_possible_truncation, reason = "four bits")]
+    let state = QpState(context.state() as u8);
+    if (state == QpState::RST) != in_reset {
+        return different(format!("its state is {state:?}"));
+    }
+    // A queue pair in error has flushed its queues, or is about to.
+    let moves = [QpState::RTR, QpState::RTS].contains(&state);
+    if !moves {
+        return Ok(());
+    }
+    let (all, rung) = send.blocks_outstanding(announced);
+    let (fetched, known) = (context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter());
+    let announced = u32::from(announced);
+    let unfetched = announced.wrapping_sub(fetched) & 0xffff;
+    let unrung = send.producer().wrapping_sub(announced) & 0xffff;
+    let is_right = known == announced && unfetched <= u32::from(rung) && unrung <= u32::from(all);
+    if state == QpState::RTS && !is_right {
+        return different(format!(
+            "of the send queue's blocks it knows {known:#x} and has fetched {fetched:#x}; {all} to {:#x} are outstanding, and {announced:#x} are announced",
+            send.producer()
+        ));
+    }
+    let taken = context.hw_rq_counter().wrapping_sub(recv.completed()) & 0xffff;
+    let is_own = matches!(facts.receive, ReceiveSource::Own { .. });
+    if is_own && taken.max(recv.unannounced(announced_recvs)) > recv.outstanding() {
+        return different(format!(
+            "it has taken {:#x} receives; {} behind {:#x} are outstanding, and {announced_recvs:#x} are announced",
+            context.hw_rq_counter(),
+            recv.outstanding(),
+            recv.completed()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! Send queues of a function that is handed over to another process.
+//!
+//! What is outstanding was posted once and is never posted again: the device has it, or will have it when the doorbell
+//! is rung. The WQEs are in the ring, and each request of the snapshot must be the one that its WQE says.
+
+use driver::DmaBuffer;
+
+use super::{
+    BIND, MIN_RING_BLOCKS, OWN, SEND_COUNTER, SUPPRESSED, SendQueue, SendSizes, Shadow, Tail,
+    UNSIGNALLED,
+};
+use crate::error::ResumeError;
+use crate::uar::Doorbells;
+use crate::wqe;
+
+/// Name of the table in errors.
+const TABLE: &str = "a send queue";
+/// Limit of the counters of a snapshot: more than any queue counts, and far from overflow.
+const MOST: u64 = 1 << 62;
+/// Maximum number of blocks of a WQE.
+const MAX_BLOCKS: u32 = 16;
+
+/// A send queue with its outstanding requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SendQueueSnapshot {
+    /// Sizes of the queue.
+    pub sizes: SendSizes,
+    /// Number of blocks posted since the last reset, modulo 2^16.
+    pub producer: u16,
+    /// Counter in the doorbell record: less than `producer` if requests were posted without the doorbell.
+    pub announced: u16,
+    /// Number of requests posted since the queue was created.
+    pub posted: u64,
+    /// Number of bytes of these requests.
+    pub bytes: u64,
+    /// Number of suppressed requests since the last one that asked for a CQE.
+    pub unreported: u32,
+    /// True if the last request was a bind, after which the next request carries a fence.
+    pub is_behind_bind: bool,
+    /// Number of CQEs that matched no outstanding request.
+    pub unmatched: u64,
+    /// Requests that were posted and are not known complete, oldest first.
+    pub requests: Vec<RequestSnapshot>,
+}
+
+/// An outstanding request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestSnapshot {
+    /// Cookie that the caller gave at the post.
+    pub cookie: u64,
+    /// Index of the WQE's first block.
+    pub index: u16,
+    /// Number of bytes of its segments.
+    pub bytes: u32,
+    /// True if its success is not reported.
+    pub is_suppressed: bool,
+    /// The `unsignalled` choice made at the post.
+    pub is_unsignalled: bool,
+    /// True if it is a bind of a memory window.
+    pub is_bind: bool,
+    /// True if it is one of the library itself.
+    pub is_own: bool,
+}
+
+impl SendQueue {
+    /// Returns the sizes that the queue was made with.
+    pub(crate) fn sizes(&self) -> SendSizes {
+        SendSizes {
+            max_requests: self.limit,
+            // PANIC: at most 16 blocks.
+            wqe_blocks: u32::try_from(wqe::blocks(self.max_units)).expect("a few blocks"),
+            ring_blocks: u32::from(self.block_mask) + 1,
+        }
+    }
+
+    /// Returns the number of blocks posted since the last reset, modulo 2^16.
+    pub(crate) fn producer(&self) -> u32 {
+        self.producer_index.into()
+    }
+
+    /// Describes the queue. `record` is the doorbell record.
+    pub(crate) fn snapshot(&self, record: &DmaBuffer) -> SendQueueSnapshot {
+        let request = |ahead| {
+            let shadow = self.shadow(self.shadow.oldest.wrapping_add(ahead));
+            RequestSnapshot {
+                cookie: shadow.cookie,
+                index: shadow.index(),
+                bytes: shadow.bytes(),
+                is_suppressed: shadow.suppressed(),
+                is_unsignalled: shadow.unsignalled(),
+                is_bind: shadow.is_bind(),
+                is_own: shadow.is_own(),
+            }
+        };
+        SendQueueSnapshot {
+            sizes: self.sizes(),
+            producer: self.producer_index,
+            announced: low_half(record.load_be32(SEND_COUNTER)),
+            posted: self.posted,
+            bytes: self.bytes,
+            unreported: self.unreported,
+            is_behind_bind: self.max_requests != self.limit,
+            unmatched: self.unmatched_entries,
+            requests: (0..self.outstanding()).map(request).collect(),
+        }
+    }
+
+    /// Makes the queue again, in `buffer` from byte offset `base` on. Writes nothing to the buffer and the record.
+    ///
+    /// # Errors
+    /// The numbers contradict each other, the WQEs, or the doorbell record.
+    pub(crate) fn resume(
+        snapshot: &SendQueueSnapshot,
+        (buffer, base): (&DmaBuffer, usize),
+        record: &DmaBuffer,
+        doorbells: &Doorbells,
+        number: u32,
+    ) -> Result<Self, ResumeError> {
+        let SendQueueSnapshot {
+            sizes,
+            producer,
+            announced,
+            posted,
+            bytes,
+            unreported,
+            is_behind_bind,
+            unmatched,
+            ref requests,
+        } = *snapshot;
+        let refused = |what: String| ResumeError::snapshot(TABLE, what);
+        let SendSizes {
+            max_requests,
+            wqe_blocks,
+            ring_blocks,
+        } = sizes;
+        let all_blocks = max_requests.checked_mul(wqe_blocks);
+        let is_possible = ring_blocks.is_power_of_two()
+            && (MIN_RING_BLOCKS..=1 << 15).contains(&ring_blocks)
+            && (1..=MAX_BLOCKS).contains(&wqe_blocks)
+            && all_blocks.is_some_and(|all| all <= ring_blocks);
+        let room = buffer.len().checked_sub(base);
+        if !is_possible || room.is_none_or(|room| room < sizes.bytes()) {
+            return Err(refused(format!("{sizes:?} in {room:?} bytes")));
+        }
+        let mut queue = Self::new(sizes, buffer, base, record, doorbells, number);
+        let counted = requests.len() as u64;
+        let is_counted = counted <= u64::from(max_requests)
+            && (counted..=MOST).contains(&posted)
+            && unmatched <= MOST
+            && unreported < queue.reclaim_every;
+        if !is_counted {
+            return Err(refused(format!(
+                "{counted} of {max_requests} requests outstanding, {posted} posted, {unreported} of {} unreported, {unmatched} unmatched",
+                queue.reclaim_every
+            )));
+        }
+        let in_record = record.load_be32(SEND_COUNTER);
+        if in_record != u32::from(announced) {
+            return Err(refused(format!(
+                "{announced:#x} blocks announced, and {in_record:#x} in the doorbell record"
+            )));
+        }
+        queue.posted = posted;
+        queue.bytes = bytes;
+        queue.unreported = unreported;
+        queue.unmatched_entries = unmatched;
+        queue.producer_index = producer;
+        if is_behind_bind {
+            queue.max_requests = 0;
+        }
+        // CAST: at most `max_requests`.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
+        let count = counted as u32;
+        queue.shadow.oldest = queue.next().wrapping_sub(count);
+        let ends = requests.iter().skip(1).map(|next| next.index);
+        let mut number = queue.shadow.oldest;
+        let mut blocks = 0;
+        for (request, end) in requests.iter().zip(ends.chain([producer])) {
+            blocks += u32::from(queue.check_wqe(request, end)?);
+            *queue.shadow.at_mut(number) = Shadow {
+                cookie: request.cookie,
+                reported: Tail::of_block(
+                    queue.queue_tail,
+                    request.index,
+                    request.is_suppressed || request.is_bind || request.is_own,
+                ),
+                what: u64::from(request.bytes)
+                    | (u64::from(request.is_unsignalled) * UNSIGNALLED)
+                    | (u64::from(request.is_suppressed) * SUPPRESSED)
+                    | (u64::from(request.is_bind) * BIND)
+                    | (u64::from(request.is_own) * OWN),
+            };
+            number = number.wrapping_add(1);
+        }
+        if blocks > ring_blocks {
+            return Err(refused(format!(
+                "{blocks} blocks in a ring of {ring_blocks}"
+            )));
+        }
+        // The doorbell of requests that were posted without one is the start of the last one's WQE.
+        queue.unrung = requests.last().map_or(0, |last| queue.head_of(last.index));
+        Ok(queue)
+    }
+
+    /// Returns the first eight bytes of the WQE at a block.
+    fn head_of(&self, index: u16) -> u64 {
+        self.ring.block(u32::from(index)).load_be64::<0>().get()
+    }
+
+    /// Checks that a request is that of the WQE at its index, which ends before block `end`. Returns its blocks.
+    fn check_wqe(&self, request: &RequestSnapshot, end: u16) -> Result<u16, ResumeError> {
+        let head = self.head_of(request.index);
+        let blocks = end.wrapping_sub(request.index);
+        let [_, high, low, ..] = head.to_be_bytes();
+        // CAST: the lower half.
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let qpn_ds = head as u32;
+        let units = (qpn_ds & 0x3f) as usize;
+        let is_it = u16::from_be_bytes([high, low]) == request.index
+            && qpn_ds & !0xff == self.qpn_shifted
+            && units > 0
+            && wqe::blocks(units) == usize::from(blocks);
+        if is_it {
+            return Ok(blocks);
+        }
+        Err(ResumeError::snapshot(
+            TABLE,
+            format!("{request:x?} to block {end:#x}, and the WQE there begins {head:#018x}"),
+        ))
+    }
+
+    /// Returns the number of blocks of outstanding requests, and how many of them the doorbell record has announced.
+    pub(crate) fn blocks_outstanding(&self, announced: u16) -> (u16, u16) {
+        if self.outstanding() == 0 {
+            return (0, 0);
+        }
+        let first = self.shadow(self.shadow.oldest).index();
+        let all = self.producer_index.wrapping_sub(first);
+        let unrung = self.producer_index.wrapping_sub(announced);
+        (all, all.saturating_sub(unrung))
+    }
+}
+
+/// Returns the low 16 bits of a counter, which are all that a record has.
+#[expect(clippy::cast_possible_truncation, reason = "the low 16 bits")]
+const fn low_half(counter: u32) -> u16 {
+    counter as u16
+}

@@ -1,0 +1,86 @@
+//! Memory windows of a function that is handed over to another process.
+
+use mlx_prm::Opcode;
+
+use super::{ACCESS_MODE_KLM, UMR_FENCE_NONE, Window};
+use crate::device::Hca;
+use crate::error::ResumeError;
+use crate::mkey;
+
+/// Name of the table in errors.
+const TABLE: &str = "a memory window";
+
+/// A memory window.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WindowSnapshot {
+    /// Index of its keys.
+    pub index: u32,
+    /// Low bytes of its keys, in order of use: all 256 values.
+    pub order: Box<[u8; 256]>,
+    /// Number of binds so far, modulo 256.
+    pub binds: u8,
+    /// True if some bind has allowed peers to invalidate the window.
+    pub has_been_invalidatable: bool,
+}
+
+impl Window {
+    /// Describes the window. Binds that are outstanding belong to their queue pair.
+    #[must_use]
+    pub fn snapshot(&self) -> WindowSnapshot {
+        WindowSnapshot {
+            index: self.index,
+            order: self.order.clone(),
+            binds: self.binds,
+            has_been_invalidatable: self.has_been_invalidatable,
+        }
+    }
+
+    /// Makes the window again, and compares it with the device's. `unbound` is the number of its binds that are
+    /// outstanding: the device's key is then one of the last ones.
+    ///
+    /// # Errors
+    /// [`ResumeError`]: the order has not all values, or the device has no such window.
+    pub fn resume(
+        hca: &mut Hca,
+        snapshot: &WindowSnapshot,
+        unbound: u8,
+    ) -> Result<Self, ResumeError> {
+        let WindowSnapshot {
+            index,
+            ref order,
+            binds,
+            has_been_invalidatable,
+        } = *snapshot;
+        let mut values = [false; 256];
+        for value in order.iter() {
+            values[usize::from(*value)] = true;
+        }
+        if values.contains(&false) {
+            return Err(ResumeError::snapshot(
+                TABLE,
+                format!("window {index:#x} has not all variants in its order"),
+            ));
+        }
+        let context = mkey::query(hca, index)?;
+        let window = Self {
+            index,
+            order: order.clone(),
+            binds,
+            needs_fence: hca.caps().general().umr_fence() != UMR_FENCE_NONE,
+            has_been_invalidatable,
+            gone: false,
+        };
+        let variant = context.mkey_7_0();
+        let is_ours =
+            (0..=unbound).any(|ago| window.key_after(binds.wrapping_sub(ago)) & 0xff == variant);
+        if !is_ours || context.access_mode_1_0() != ACCESS_MODE_KLM || !context.umr_en() {
+            return Err(ResumeError::changed(format!(
+                "key {index:#x} is not the window with key {:#x}: mkey_7_0 {variant:#x}, access_mode_1_0 {}",
+                window.key(),
+                context.access_mode_1_0()
+            )));
+        }
+        hca.count_resumed(Opcode::CREATE_MKEY);
+        Ok(window)
+    }
+}
