@@ -14,6 +14,8 @@
 //! A datagram's completion fails only if the queue pair failed. The queue pair is then taken through RESET to RTS
 //! again and everything in flight is discarded, see [`Gsi::repair`].
 
+mod parking;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,10 +33,12 @@ use crate::mad::MAD_BYTES;
 use crate::qp::context::{GSI_Q_KEY, HOP_LIMIT, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
 use crate::ring::{Lent, RingMemory};
+pub use crate::slot_queue::SlotQueueSnapshot;
 use crate::slot_queue::{self, Arrival, SlotQueue, SlotSizes};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
 use mlx_prm::ServiceType;
+pub use parking::GsiSnapshot;
 
 /// Bytes of the routing header before the datagram.
 pub const HEADER_BYTES: usize = 40;
@@ -155,6 +159,11 @@ pub struct ReceivedMad {
 pub struct DroppedMads(Arc<AtomicU64>);
 
 impl DroppedMads {
+    /// Makes a counter that begins at this number.
+    fn of(number: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(number)))
+    }
+
     /// Returns the number.
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -163,6 +172,53 @@ impl DroppedMads {
 
     fn count_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns the sizes of QP1's queues.
+fn sizes() -> Result<(SendSizes, RecvSizes), MlxError> {
+    let send = SendSizes::new(SENDS, SEND_SEGMENTS, 0).ok_or(MlxError::QueueTooLarge {
+        queue: "send queue of QP1",
+        entries: SENDS,
+        segments: Some(SEND_SEGMENTS),
+    })?;
+    let recv = RecvSizes::new(RECEIVES, 1).ok_or(MlxError::QueueTooLarge {
+        queue: "receive queue of QP1",
+        entries: RECEIVES,
+        segments: Some(1),
+    })?;
+    Ok((send, recv))
+}
+
+/// Returns the parameters of QP1, both of whose queues report to one completion queue.
+fn facts(
+    device: &control::DeviceFacts,
+    pd: u32,
+    cqn: u32,
+    (send, recv): (&SendSizes, &RecvSizes),
+    memory: &RingMemory,
+) -> QpFacts {
+    QpFacts {
+        service: ServiceType::QP1,
+        pd,
+        uar: device.uar,
+        cqn_send: cqn,
+        cqn_receive: cqn,
+        // QP1's completion queue has no other queue pair, so no owner number is needed to find the queue pair.
+        user_index: 0xff_ffff,
+        receive: ReceiveSource::Own {
+            log_entries: recv.entries.ilog2(),
+            log_stride: recv.stride.ilog2(),
+        },
+        log_send_blocks: send.ring_blocks.ilog2(),
+        log_page: memory.log_page,
+        record: memory.record_address(),
+        ts_format: device.ts_format,
+        log_max_message: device.log_max_message,
+        log_max_reads_in: 0,
+        log_max_reads_out: 0,
+        atomics: false,
+        counter_set: device.counter_set,
     }
 }
 
@@ -188,17 +244,7 @@ impl Gsi {
     /// # Errors
     /// No memory, or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, pd: u32) -> Result<Self, MlxError> {
-        let send_sizes =
-            SendSizes::new(SENDS, SEND_SEGMENTS, 0).ok_or(MlxError::QueueTooLarge {
-                queue: "send queue of QP1",
-                entries: SENDS,
-                segments: Some(SEND_SEGMENTS),
-            })?;
-        let recv_sizes = RecvSizes::new(RECEIVES, 1).ok_or(MlxError::QueueTooLarge {
-            queue: "receive queue of QP1",
-            entries: RECEIVES,
-            segments: Some(1),
-        })?;
+        let (send_sizes, recv_sizes) = sizes()?;
         // All instances share QP1, so its events go to the shared event queue.
         let eqn = hca.shared_eqn();
         let cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
@@ -207,28 +253,7 @@ impl Gsi {
         let memory =
             RingMemory::alloc_for_good(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
         let device = control::DeviceFacts::of(hca);
-        let facts = QpFacts {
-            service: ServiceType::QP1,
-            pd,
-            uar: device.uar,
-            cqn_send: cq.cqn(),
-            cqn_receive: cq.cqn(),
-            // QP1's completion queue has no other queue pair, so no owner number is needed to find the queue pair.
-            user_index: 0xff_ffff,
-            receive: ReceiveSource::Own {
-                log_entries: recv_sizes.entries.ilog2(),
-                log_stride: recv_sizes.stride.ilog2(),
-            },
-            log_send_blocks: send_sizes.ring_blocks.ilog2(),
-            log_page: memory.log_page,
-            record: memory.record_address(),
-            ts_format: device.ts_format,
-            log_max_message: device.log_max_message,
-            log_max_reads_in: 0,
-            log_max_reads_out: 0,
-            atomics: false,
-            counter_set: device.counter_set,
-        };
+        let facts = facts(&device, pd, cq.cqn(), (&send_sizes, &recv_sizes), &memory);
         let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let send_base = recv_sizes.bytes();

@@ -29,6 +29,8 @@
 //! Sending processes no completions, because received messages would need a buffer. QP1 has such a buffer, and
 //! processes completions before it sends. The Ethernet port has none, and frees its send slots when it receives frames.
 
+mod parking;
+
 use std::time::Duration;
 
 use driver::{DmaArena, DmaBuffer, DmaError, Instant};
@@ -42,6 +44,7 @@ use crate::error::{CmdError, MlxError};
 use crate::mkey::KeyRequest;
 use crate::qp::{RecvQueue, SendQueue};
 use crate::ring::Lent;
+pub use parking::SlotQueueSnapshot;
 
 /// Alignment of slots in bytes.
 pub(crate) const SLOT_ALIGN: usize = 64;

@@ -1,0 +1,155 @@
+//! QP1 of a function that is handed over to another process.
+//!
+//! Datagrams that come meanwhile are in the receive slots, as many as there are slots. Datagrams in flight were sent
+//! once; the protocols above repeat lost ones.
+
+use mlx_prm::Opcode;
+use rdma_types::{Access, Qpn};
+
+use super::{DroppedMads, Gsi, RECEIVES, ReceivedMad, SENDS, SLOTS, facts, sizes};
+use crate::cq::Cq;
+use crate::device::{Hca, ParkingHca};
+use crate::error::{MlxError, ParkError, ResumeError};
+use crate::mkey::{self, KeyRequest};
+use crate::qp::{self, RecvQueue, SendQueue, control};
+use crate::ring::{RingMemory, RingSnapshot};
+use crate::slot_queue::{SlotQueue, SlotQueueSnapshot};
+use crate::uar::Doorbells;
+
+/// Name of the table in errors.
+const TABLE: &str = "QP1";
+
+/// QP1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GsiSnapshot {
+    /// The device's number of the queue pair.
+    pub qpn: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// Index of the key of the slots.
+    pub mkey_index: u32,
+    /// Rings and doorbell record.
+    pub memory: RingSnapshot,
+    /// The queues.
+    pub queue: SlotQueueSnapshot,
+    /// Datagrams that were received and not fetched, oldest first.
+    pub received: Vec<ReceivedMad>,
+    /// Number of datagrams that were dropped.
+    pub dropped: u64,
+    /// Number of these that were reported.
+    pub reported_drops: u64,
+}
+
+impl Gsi {
+    /// Describes QP1 for another process. The caller drops it next; its memory is the other process's.
+    ///
+    /// # Errors
+    /// [`ParkError::Broken`]: QP1 has failed, and was not repaired yet ([`Gsi::repair_due`]). Nothing has changed.
+    pub fn park(&mut self, at_quiet_point: &ParkingHca) -> Result<GsiSnapshot, ParkError> {
+        let memory = self.memory.get();
+        let queue = self.queue.park(at_quiet_point, &memory.record)?;
+        let snapshot = GsiSnapshot {
+            qpn: self.qpn.get(),
+            pd: self.facts.pd,
+            mkey_index: self.mkey_index,
+            memory: memory.snapshot(),
+            queue,
+            received: self.received.iter().cloned().collect(),
+            dropped: self.dropped.get(),
+            reported_drops: self.reported_drops,
+        };
+        self.memory.returned();
+        Ok(snapshot)
+    }
+
+    /// Makes QP1 again, and compares it with the device's. Nothing is posted. The caller counts the events of its
+    /// completion queue next ([`Hca::next_shared_completion`], [`Gsi::notified`]), and then receives.
+    ///
+    /// # Errors
+    /// [`ResumeError`]: numbers of the snapshot contradict each other or what is in memory, the memory is not there, or
+    /// the device's objects are others or count differently.
+    pub fn resume(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        snapshot: &GsiSnapshot,
+    ) -> Result<Self, ResumeError> {
+        let GsiSnapshot {
+            qpn,
+            pd,
+            mkey_index,
+            ref memory,
+            ref queue,
+            ref received,
+            dropped,
+            reported_drops,
+        } = *snapshot;
+        let (send_sizes, recv_sizes) = sizes()?;
+        let are_sizes = queue.send.sizes == send_sizes && queue.recv.sizes == recv_sizes;
+        let is_possible = qpn.max(pd) <= 0xff_ffff
+            && received.len() <= RECEIVES as usize
+            && dropped <= 1 << 62
+            && reported_drops <= dropped;
+        if !are_sizes || !is_possible {
+            return Err(ResumeError::snapshot(
+                TABLE,
+                format!(
+                    "QPN {qpn:#x}, PD {pd:#x}, {SENDS} and {RECEIVES} slots for {:?} and {:?}, {} datagrams received, {dropped} dropped, {reported_drops} of them reported",
+                    queue.send.sizes,
+                    queue.recv.sizes,
+                    received.len()
+                ),
+            ));
+        }
+        let slots = SLOTS.claim(hca.arena(), queue.slots)?;
+        let key = KeyRequest {
+            pd,
+            address: slots.get().address(),
+            bytes: slots.get().len() as u64,
+            access: Access::LOCAL_READ | Access::LOCAL_WRITE,
+            variant: 0,
+            may_have_windows: false,
+        };
+        mkey::resume(hca, mkey_index, &key)?;
+        let cq = Cq::resume(hca, doorbells, &queue.cq)?;
+        let memory = RingMemory::resume(hca.arena(), memory)?;
+        let RingMemory { ring, record, .. } = memory.get();
+        let send = SendQueue::resume(
+            &queue.send,
+            (ring, recv_sizes.bytes()),
+            record,
+            doorbells,
+            qpn,
+        )?;
+        let recv = RecvQueue::resume(&queue.recv, ring, record, qpn)?;
+        let device = control::DeviceFacts::of(hca);
+        let facts = facts(
+            &device,
+            pd,
+            cq.cqn(),
+            (&send_sizes, &recv_sizes),
+            memory.get(),
+        );
+        let number = Qpn::new(qpn);
+        let context = control::query(hca, number).map_err(MlxError::from)?;
+        qp::check(
+            number,
+            &context,
+            (&facts, false),
+            (&send, &recv),
+            (queue.send.announced, queue.recv.announced),
+        )?;
+        let lkey = mkey_index << 8;
+        let queue = SlotQueue::resume(TABLE, cq, (send, recv), SLOTS, (slots, lkey), queue)?;
+        hca.count_resumed(Opcode::CREATE_QP);
+        Ok(Self {
+            queue,
+            memory,
+            facts,
+            qpn: number,
+            mkey_index,
+            received: received.iter().cloned().collect(),
+            dropped: DroppedMads::of(dropped),
+            reported_drops,
+        })
+    }
+}
