@@ -12,6 +12,7 @@ mod ethernet;
 mod health;
 mod instances;
 mod keys;
+mod parking;
 mod queues;
 mod record;
 mod resize;
