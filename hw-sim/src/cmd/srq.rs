@@ -4,6 +4,7 @@ use super::umem::QueuePlace;
 use super::{Cmd, Outcome, output, refuse};
 use crate::srq::Srq;
 use crate::umem::Places;
+use zerocopy::IntoBytes;
 use mlx_prm::{
     CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut,
     QueryRmpIn, QueryRmpOut,
@@ -161,7 +162,12 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
         .set_sw_counter(u32::from(srq.posted()))
         .set_log_wq_stride(srq.log_stride)
         .set_log_wq_sz(srq.log_size);
-    output(&out)
+    let mut bytes = out.as_bytes().to_vec();
+    if srq.places.queue.is_none() {
+        let pages = srq.buffer.pages().iter();
+        bytes.extend(pages.flat_map(|page| page.to_be_bytes()));
+    }
+    Ok(bytes)
 }
 
 pub(super) fn destroy_rmp(cmd: &mut Cmd<'_>) -> Outcome {
