@@ -215,6 +215,35 @@ impl Caps {
         pages
     }
 
+    /// Returns the capabilities that such pages say, or `None` if a page is too short, or if the general one is missing.
+    /// The maximum of each value is taken to be the current one.
+    pub(crate) fn of_images(pages: &[CapabilityPage]) -> Option<Self> {
+        fn read<T: FromBytes + Clone>(pages: &[CapabilityPage], kind: CapType) -> Option<Page<T>> {
+            let page = pages.iter().find(|page| page.op_mod == kind.current())?;
+            let (current, _) = T::read_from_prefix(&page.bytes).ok()?;
+            Some(Page {
+                max: current.clone(),
+                current,
+                image: page.bytes.clone(),
+            })
+        }
+        let general: Page<CmdHcaCap> = read(pages, CapType::GENERAL)?;
+        let general_2 = read(pages, CapType::GENERAL_2).map(|page| page.current);
+        let roce = read(pages, CapType::ROCE);
+        let limits = Limits::new(
+            &general.current,
+            general_2.as_ref(),
+            roce.as_ref().map(|page: &Page<RoceCap>| &page.current),
+        );
+        Some(Self {
+            atomic: read(pages, CapType::ATOMIC),
+            general,
+            general_2,
+            roce,
+            limits,
+        })
+    }
+
     /// Returns whether the device signs its answers to commands.
     pub(crate) fn is_signed(&self) -> bool {
         self.general().cmdif_checksum() == CHECKSUM_ON

@@ -27,6 +27,8 @@
 //! function (MANAGE_PAGES, TEARDOWN_HCA, DISABLE_HCA) succeed, if the device cannot access memory any more. So the
 //! owners of the objects can unwind (mlx5_core does the same, `cmd.c` `mlx5_internal_err_ret_value`).
 
+mod objects;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +44,9 @@ use crate::health::{Health, Heard, Verdict};
 use crate::instance::{Listeners, Parts};
 use crate::pages::Pages;
 use crate::report::Loss;
+use crate::slot_queue::BrokenQueues;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
+pub(crate) use objects::{Known, Objects};
 
 /// Shortest and longest pause between two reads of an ownership bit; the first pause is the shortest.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
@@ -176,6 +180,12 @@ impl<'a> Exchange<'a> {
             .map_or_else(|| opcode_of(self.input), |ticket| ticket.opcode())
     }
 
+    /// Returns the third word of the command ([`object_of`]).
+    pub(crate) fn object(&self) -> u32 {
+        self.ticket
+            .map_or_else(|| object_of(self.input), |ticket| ticket.object())
+    }
+
     /// Gives the command up, because its owner no longer waits.
     pub(crate) fn abandon(&mut self, control: &mut Control) {
         if let Some(ticket) = self.ticket.take() {
@@ -209,8 +219,8 @@ pub(crate) struct Control {
     /// Numbers of completion queues that events of the shared event queues have named.
     pub(crate) completions: Completions,
     pub(crate) objects: Objects,
-    /// Objects that were resumed so far; `None` once the resumption is finished, or if the function was not resumed.
-    pub(crate) resumed: Option<Objects>,
+    /// Objects that this process knows by their numbers, while a resumption is unfinished.
+    pub(crate) resumed: Option<Known>,
     /// Event queues that all instances use; the first one carries command completions.
     pub(crate) eqs: Vec<Eq>,
     /// Parts of instances that have ended, for reuse by later ones.
@@ -221,6 +231,12 @@ pub(crate) struct Control {
     pub(crate) event_mode: bool,
     /// True if the last instance has ended or is ending: no other can be made.
     pub(crate) closed: bool,
+    /// True while an instance brings the function to its quiet point: threads without an instance begin no command.
+    pub(crate) is_parking: bool,
+    /// Number of commands of threads without an instance.
+    pub(crate) readers: usize,
+    /// Slot queues that have failed.
+    pub(crate) broken: BrokenQueues,
     /// True once the system has requested the function back.
     pub(crate) requested: bool,
     /// True if the link is up according to the last event.
@@ -332,13 +348,14 @@ impl Control {
         &mut self,
         exchange: &mut Exchange<'_>,
     ) -> Option<Result<Vec<u8>, CmdError>> {
-        let opcode = exchange.opcode();
+        let (opcode, object) = (exchange.opcode(), exchange.object());
         let answer = loop {
             let Some(ticket) = exchange.ticket else {
                 match self.post(exchange)? {
                     Ok(_) => continue,
                     Err(error @ CmdError::Dead { .. }) => {
-                        break self.unwind(opcode, exchange.out_bytes).ok_or(error);
+                        let unwound = self.unwind(opcode, object, exchange.out_bytes);
+                        break unwound.ok_or(error);
                     }
                     Err(error) => break Err(error),
                 }
@@ -362,7 +379,8 @@ impl Control {
                 } else if !self.is_over(exchange.over_at) {
                     return Some(Err(error));
                 }
-                self.unwind(opcode, exchange.out_bytes).ok_or(error)
+                self.unwind(opcode, object, exchange.out_bytes)
+                    .ok_or(error)
             }
             answer => answer,
         })
@@ -443,8 +461,8 @@ impl Control {
         let now = self.now();
         if let Some(answer) = self.queue.take(ticket, now) {
             self.wake_for_slot();
-            if answer.is_ok() {
-                self.count_objects(ticket.opcode());
+            if let Ok(answer) = &answer {
+                self.count_objects(ticket.opcode(), ticket.object(), object_of(answer));
             }
             return Some(answer);
         }
@@ -452,7 +470,7 @@ impl Control {
         let opcode = ticket.opcode();
         self.queue.abandon(ticket, now);
         Some(
-            self.unwind(opcode, out_bytes)
+            self.unwind(opcode, ticket.object(), out_bytes)
                 .ok_or(CmdError::Dead { opcode, cause }),
         )
     }
@@ -787,28 +805,30 @@ impl Control {
     /// Returns the answer of a command on a dead device. Commands that end its use of memory or release the function
     /// succeed, because the device can no longer access memory. If the device still may (bus mastering could not be
     /// disabled, and the function is still on the bus), they fail, and the memory is kept.
-    fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
+    fn unwind(&mut self, opcode: Opcode, object: u32, out_bytes: usize) -> Option<Vec<u8>> {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
         let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));
         unwinds.then(|| {
-            self.count_objects(opcode);
+            self.count_objects(opcode, object, 0);
             vec![0; out_bytes]
         })
     }
 
-    /// Counts the effect of a command on the number of objects.
-    fn count_objects(&mut self, opcode: Opcode) {
+    /// Counts the effect of a command on the number of objects. `input` and `answer` are the third words of the command
+    /// and of its answer.
+    fn count_objects(&mut self, opcode: Opcode, input: u32, answer: u32) {
         self.objects.count(opcode);
-        if let Some(resumed) = &mut self.resumed {
-            resumed.count(opcode);
+        if let Some(known) = &mut self.resumed {
+            known.note(opcode, input, answer);
         }
     }
 
-    /// Counts an object that was resumed, by the command that creates its kind.
-    pub(crate) fn count_resumed(&mut self, creates: Opcode) {
-        if let Some(resumed) = &mut self.resumed {
-            resumed.count(creates);
-        }
+    /// Counts an object that was resumed, by the command that creates its kind and its number. Returns false if it was
+    /// resumed before, or if no resumption is unfinished.
+    #[must_use]
+    pub(crate) fn count_resumed(&mut self, creates: Opcode, number: u32) -> bool {
+        let known = self.resumed.as_mut();
+        known.is_some_and(|known| known.resume(creates, number))
     }
 }
 
@@ -848,135 +868,6 @@ fn moves_ring(opcode: Opcode) -> bool {
     opcode == Opcode::MODIFY_CQ
 }
 
-/// Number of existing objects of each kind, counted by the commands that create and destroy them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Objects {
-    alive: [i64; KINDS.len()],
-}
-
-/// Kinds of objects, each with the commands that create and destroy it.
-const KINDS: [(&str, Opcode, Opcode); 18] = [
-    ("mkey", Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
-    ("EQ", Opcode::CREATE_EQ, Opcode::DESTROY_EQ),
-    ("CQ", Opcode::CREATE_CQ, Opcode::DESTROY_CQ),
-    ("QP", Opcode::CREATE_QP, Opcode::DESTROY_QP),
-    ("XRC SRQ", Opcode::CREATE_XRC_SRQ, Opcode::DESTROY_XRC_SRQ),
-    ("RMP", Opcode::CREATE_RMP, Opcode::DESTROY_RMP),
-    ("PD", Opcode::ALLOC_PD, Opcode::DEALLOC_PD),
-    ("UAR", Opcode::ALLOC_UAR, Opcode::DEALLOC_UAR),
-    (
-        "transport domain",
-        Opcode::ALLOC_TRANSPORT_DOMAIN,
-        Opcode::DEALLOC_TRANSPORT_DOMAIN,
-    ),
-    ("XRC domain", Opcode::ALLOC_XRCD, Opcode::DEALLOC_XRCD),
-    (
-        "queue counter",
-        Opcode::ALLOC_Q_COUNTER,
-        Opcode::DEALLOC_Q_COUNTER,
-    ),
-    (
-        "multicast attachment",
-        Opcode::ATTACH_TO_MCG,
-        Opcode::DETACH_FROM_MCG,
-    ),
-    ("TIS", Opcode::CREATE_TIS, Opcode::DESTROY_TIS),
-    ("TIR", Opcode::CREATE_TIR, Opcode::DESTROY_TIR),
-    ("SQ", Opcode::CREATE_SQ, Opcode::DESTROY_SQ),
-    ("RQ", Opcode::CREATE_RQ, Opcode::DESTROY_RQ),
-    (
-        "flow table",
-        Opcode::CREATE_FLOW_TABLE,
-        Opcode::DESTROY_FLOW_TABLE,
-    ),
-    (
-        "flow group",
-        Opcode::CREATE_FLOW_GROUP,
-        Opcode::DESTROY_FLOW_GROUP,
-    ),
-];
-
-impl Objects {
-    pub(crate) fn count(&mut self, opcode: Opcode) {
-        for (alive, (_, makes, destroys)) in self.alive.iter_mut().zip(KINDS) {
-            if opcode == makes {
-                *alive += 1;
-            } else if opcode == destroys {
-                *alive -= 1;
-            }
-        }
-    }
-
-    /// Returns the number of objects of each kind of which there are some, by the opcode that creates the kind.
-    pub(crate) fn numbers(&self) -> Vec<(u16, i64)> {
-        let all = self.alive.iter().zip(KINDS);
-        all.filter(|(alive, _)| **alive != 0)
-            .map(|(alive, (_, makes, _))| (makes.0, *alive))
-            .collect()
-    }
-
-    /// Makes the counts from such numbers. Returns `None` if a kind is unknown or is there twice, or if a number is not
-    /// possible.
-    pub(crate) fn resume(numbers: &[(u16, i64)]) -> Option<Self> {
-        let mut objects = Self::default();
-        for &(opcode, number) in numbers {
-            let kind = KINDS.iter().position(|(_, makes, _)| makes.0 == opcode)?;
-            // Numbers of objects have 24 bits.
-            if !(1..=1 << 24).contains(&number) || objects.alive[kind] != 0 {
-                return None;
-            }
-            objects.alive[kind] = number;
-        }
-        Some(objects)
-    }
-
-    /// Returns the kinds of objects that use memory and of which there are more here than in `others`, with the
-    /// difference.
-    pub(crate) fn with_memory_besides(&self, others: &Self) -> Vec<(&'static str, i64)> {
-        let alive = self.alive.iter().zip(others.alive).zip(KINDS);
-        alive
-            .filter(|(_, (_, makes, _))| WITH_MEMORY.contains(makes))
-            .map(|((alive, others), (kind, ..))| (kind, alive - others))
-            .filter(|(_, missing)| *missing != 0)
-            .collect()
-    }
-
-    fn destroys(opcode: Opcode) -> bool {
-        KINDS.iter().any(|(_, _, destroys)| *destroys == opcode)
-    }
-
-    /// Returns the kinds whose number of objects differs from `expected`, with the difference.
-    pub(crate) fn left_besides(
-        &self,
-        expected: &[(&'static str, usize)],
-    ) -> Vec<(&'static str, i64)> {
-        let expected = |kind| {
-            expected
-                .iter()
-                .find(|(other, _)| *other == kind)
-                .map_or(0, |(_, count)| i64::try_from(*count).unwrap_or(i64::MAX))
-        };
-        self.alive
-            .iter()
-            .zip(KINDS)
-            .map(|(alive, (kind, ..))| (kind, alive - expected(kind)))
-            .filter(|(_, left)| *left != 0)
-            .collect()
-    }
-}
-
-/// Opcodes that create the kinds of objects that use memory of the host.
-const WITH_MEMORY: [Opcode; 8] = [
-    Opcode::CREATE_MKEY,
-    Opcode::CREATE_EQ,
-    Opcode::CREATE_CQ,
-    Opcode::CREATE_QP,
-    Opcode::CREATE_XRC_SRQ,
-    Opcode::CREATE_RMP,
-    Opcode::CREATE_SQ,
-    Opcode::CREATE_RQ,
-];
-
 /// Returns a command as bytes: the fixed part with its opcode, then `tail`.
 pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
     let mut bytes = input.as_bytes().to_vec();
@@ -993,6 +884,13 @@ pub(crate) fn opcode_of(input: &[u8]) -> Opcode {
             .take(2)
             .fold(0, |value, byte| value << 8 | u16::from(*byte)),
     )
+}
+
+/// Returns the third word of a message. Commands that destroy an object, and answers to those that create one, have the
+/// object's number there.
+pub(crate) fn object_of(message: &[u8]) -> u32 {
+    let word = message.get(8..12).and_then(|word| word.first_chunk());
+    word.map_or(0, |word| u32::from_be_bytes(*word))
 }
 
 pub(crate) fn milliseconds(duration: Duration) -> u64 {

@@ -314,6 +314,9 @@ pub struct Cq {
     sequence: ArmSequence,
     /// Event sequence number of the last arm request; `None` before the first request.
     armed_at: Option<u32>,
+    /// True if the queue was resized since that request. No document states whether it is still armed then, so it
+    /// counts as not armed.
+    is_disarmed: bool,
     /// Number of wraps of the 32-bit consumer index, and the index at the last call of `end_batch`.
     rounds: u32,
     published_index: u32,
@@ -347,6 +350,7 @@ impl Cq {
             cqn,
             sequence: ArmSequence::default(),
             armed_at: None,
+            is_disarmed: false,
             rounds: 0,
             published_index: 0,
         }
@@ -641,7 +645,7 @@ impl Cq {
     pub fn arm(&mut self, solicited_only: bool) {
         self.publish_consumer_index();
         let sequence = self.sequence.bits();
-        self.armed_at = Some(sequence);
+        (self.armed_at, self.is_disarmed) = (Some(sequence), false);
         let word =
             sequence << 28 | u32::from(solicited_only) << 24 | self.consumer_index & COUNTER_MASK;
         self.arm.store(word);
@@ -653,7 +657,7 @@ impl Cq {
     /// Returns whether the last requested event is still outstanding, according to the events handled so far.
     #[must_use]
     pub fn is_armed(&self) -> bool {
-        self.armed_at == Some(self.sequence.bits())
+        !self.is_disarmed && self.armed_at == Some(self.sequence.bits())
     }
 
     /// Returns the number of entries that the queue can hold.

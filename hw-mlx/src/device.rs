@@ -20,7 +20,7 @@ use crate::caps::Caps;
 use crate::cmd::{CommandTally, SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, in_span, message, typed};
 use crate::counters::{self, DeviceCounters};
-use crate::error::{CmdError, DeadCause, MlxError};
+use crate::error::{CmdError, DeadCause, MlxError, ResumeError};
 use crate::event::{AsyncEvent, NetworkEvent};
 use crate::gid::{self, GidEntry, Use};
 use crate::instance::read_only::ReadOnlySession;
@@ -29,12 +29,16 @@ use crate::pages::PageCounts;
 use crate::recorder::Recorder;
 use crate::report::BringupReport;
 use crate::sensor;
+use crate::slot_queue::BrokenQueues;
 use crate::teardown::{self, CloseError, CloseReport};
+use crate::uar::Doorbells;
 use crate::vport::qos::{self, PortQos};
 use crate::vport::state::{self, VportState};
 use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
-pub use parking::{HcaSnapshot, HcaTables, NotParked, ObjectCount, ParkingHca, PortSnapshot};
+pub use parking::{
+    HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, ParkingHca, PortSnapshot,
+};
 use rdma_types::Address;
 
 /// A command in progress, with the type of its answer.
@@ -558,9 +562,31 @@ impl Hca {
         control.eqs.last().expect("event queues").eqn()
     }
 
-    /// Counts an object that was resumed, by the command that creates its kind.
-    pub(crate) fn count_resumed(&self, creates: Opcode) {
-        self.shared.lock().count_resumed(creates);
+    /// Counts an object that was resumed, by the command that creates its kind and its number.
+    ///
+    /// # Errors
+    /// The object was resumed or created before, or the resumption is finished.
+    pub(crate) fn count_resumed(&self, creates: Opcode, number: u32) -> Result<(), ResumeError> {
+        if self.shared.lock().count_resumed(creates, number) {
+            return Ok(());
+        }
+        Err(ResumeError::snapshot(
+            "an object",
+            format!("{creates:?}: number {number:#x} is there already, or the resumption is over"),
+        ))
+    }
+
+    /// Returns the doorbells of a page of this instance, or of one that has ended; `None` if `page` is neither.
+    pub(crate) fn doorbells_at(&self, page: u32) -> Option<Doorbells> {
+        let control = self.shared.lock();
+        let mut all = control.spare.iter().chain([self.own.parts()]);
+        let parts = all.find(|parts| parts.uar_index.get() == page)?;
+        Some(Doorbells::new(parts.uar.clone()))
+    }
+
+    /// Returns the list of the function's slot queues that have failed.
+    pub(crate) fn broken_queues(&self) -> BrokenQueues {
+        self.shared.lock().broken.clone()
     }
 
     /// Returns our present addresses, by index, without removed ones.
@@ -602,9 +628,13 @@ impl Hca {
     }
 
     /// Clears the entry of a removed address that is no longer used, or that was removed five seconds ago. Returns the
-    /// entry, even if the device refuses to clear it; `None` if there is no such entry.
+    /// entry, even if the device refuses to clear it; `None` if there is no such entry, and before
+    /// [`Hca::finish_resuming`], because queue pairs that use the entry may not be resumed yet.
     pub fn clear_retired(&mut self) -> Option<GidEntry> {
         let shared = Arc::clone(&self.shared);
+        if shared.lock().resumed.is_some() {
+            return None;
+        }
         let _alone = shared.gids.change();
         let entry = shared.gids.retired(self.now())?;
         let cleared = gid::clear_entry(self, entry.index, shared.found.caps.port_number());
@@ -616,8 +646,11 @@ impl Hca {
     }
 
     /// Returns the latest time for the next call of [`Hca::clear_retired`]; `None` if no removed address waits to be
-    /// cleared.
+    /// cleared, and before [`Hca::finish_resuming`].
     pub fn retired_at(&self) -> Option<Instant> {
+        if self.shared.lock().resumed.is_some() {
+            return None;
+        }
         self.shared.gids.due()
     }
 
@@ -634,12 +667,8 @@ impl Hca {
     }
 
     /// Keeps an address of ours in the device's table for a queue pair that had it before the function was parked.
-    ///
-    /// # Errors
-    /// [`MlxError::NoSuchGid`]: the table has no address at this index.
-    pub(crate) fn hold_gid_again(&self, index: u8) -> Result<Use, MlxError> {
-        let held = self.shared.gids.hold_again(index);
-        held.ok_or(MlxError::NoSuchGid { index })
+    pub(crate) fn hold_gid_again(&self, index: u8) -> Use {
+        self.shared.gids.hold_again(index)
     }
 
     /// Reports an event that does not come from the device to every instance.

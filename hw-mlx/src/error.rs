@@ -15,6 +15,7 @@ use thiserror::Error;
 
 pub use mlx_prm::known_syndromes;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode, known_syndrome};
+pub(crate) use parking::ask_twice;
 pub use parking::{NotResumed, ParkError, ResumeError};
 use rdma_types::Address;
 

@@ -228,7 +228,13 @@ impl Ethernet {
             RecvQueue::new(sizes.recv, &recv.ring, &recv.record, rqn),
         );
         let mut ethernet = Self {
-            queue: SlotQueue::new("an Ethernet queue", cq, queues, slot_sizes, (slots, lkey)),
+            queue: SlotQueue::new(
+                ("an Ethernet queue", hca.broken_queues()),
+                cq,
+                queues,
+                slot_sizes,
+                (slots, lkey),
+            ),
             numbers,
             objects,
             frame: vec![0; slot_sizes.recv_bytes],

@@ -222,6 +222,9 @@ fn facts(
     }
 }
 
+/// Name of the queues in messages.
+const NAME: &str = "QP1";
+
 /// QP1 of a function.
 pub struct Gsi {
     queue: SlotQueue,
@@ -260,7 +263,13 @@ impl Gsi {
         let send = SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn.get());
         let recv = RecvQueue::new(recv_sizes, ring, record, qpn.get());
         let mut gsi = Self {
-            queue: SlotQueue::new("QP1", cq, (send, recv), SLOTS, (slots, lkey)),
+            queue: SlotQueue::new(
+                (NAME, hca.broken_queues()),
+                cq,
+                (send, recv),
+                SLOTS,
+                (slots, lkey),
+            ),
             memory,
             facts,
             qpn,

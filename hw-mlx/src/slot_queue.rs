@@ -31,6 +31,7 @@
 
 mod parking;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use driver::{DmaArena, DmaBuffer, DmaError, Instant};
@@ -102,6 +103,51 @@ pub(crate) fn ends_repairs(error: &CmdError) -> bool {
     error.outcome_unknown() || matches!(error, CmdError::NoSlot { .. })
 }
 
+/// Names of the slot queues of a function that have failed and were not repaired since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BrokenQueues(Arc<Mutex<Vec<&'static str>>>);
+
+impl BrokenQueues {
+    fn names(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        // No change panics half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns one of the names; `None` if all queues work.
+    pub(crate) fn first(&self) -> Option<&'static str> {
+        self.names().first().copied()
+    }
+}
+
+/// Whether a slot queue is broken. While it is, its name is among the function's [`BrokenQueues`].
+#[derive(Debug)]
+struct Broken {
+    is_broken: bool,
+    name: &'static str,
+    all: BrokenQueues,
+}
+
+impl Broken {
+    fn set(&mut self, is_broken: bool) {
+        if self.is_broken == is_broken {
+            return;
+        }
+        self.is_broken = is_broken;
+        let mut names = self.all.names();
+        if is_broken {
+            names.push(self.name);
+        } else if let Some(at) = names.iter().position(|name| *name == self.name) {
+            names.swap_remove(at);
+        }
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// A received datagram or frame, in its receive slot.
 pub(crate) struct Arrival<'a> {
     slots: &'a DmaBuffer,
@@ -136,7 +182,7 @@ pub(crate) struct SlotQueue {
     lkey: u32,
     free_sends: Vec<u32>,
     armed: bool,
-    broken: bool,
+    broken: Broken,
     /// Earliest time of the next repair; `None` if the queues were given up.
     repair_at: Option<Instant>,
     /// Pause after the next repair that fails.
@@ -144,9 +190,10 @@ pub(crate) struct SlotQueue {
 }
 
 impl SlotQueue {
-    /// Makes the queues, without any receive posted. `slots` is memory of these sizes, and `lkey` its key.
+    /// Makes the queues, without any receive posted. `slots` is memory of these sizes, and `lkey` its key. `all` are the
+    /// function's broken queues.
     pub(crate) fn new(
-        name: &'static str,
+        (name, all): (&'static str, BrokenQueues),
         cq: Cq,
         (send, recv): (SendQueue, RecvQueue),
         sizes: SlotSizes,
@@ -162,7 +209,11 @@ impl SlotQueue {
             lkey,
             free_sends: (0..sizes.sends).collect(),
             armed: false,
-            broken: false,
+            broken: Broken {
+                is_broken: false,
+                name,
+                all,
+            },
             repair_at: Some(Instant(0)),
             pause: FIRST_PAUSE,
         }
@@ -184,12 +235,12 @@ impl SlotQueue {
 
     /// Returns whether a queue has failed and not been repaired since.
     pub(crate) const fn is_broken(&self) -> bool {
-        self.broken
+        self.broken.is_broken
     }
 
     /// Returns the time from which broken queues are to be repaired; `None` if they are not broken, or were given up.
     pub(crate) fn repair_due(&self) -> Option<Instant> {
-        self.repair_at.filter(|_| self.broken)
+        self.repair_at.filter(|_| self.is_broken())
     }
 
     /// Notes that a repair has failed. The next one is due after a pause.
@@ -201,7 +252,7 @@ impl SlotQueue {
     /// Notes that a repair has succeeded: the device's queues work again. If they break again at once, they are
     /// repaired after a pause.
     pub(crate) fn repaired(&mut self, now: Instant) {
-        self.broken = false;
+        self.broken.set(false);
         self.armed = false;
         self.repair_at = Some(now + FIRST_PAUSE);
         self.pause = FIRST_PAUSE;
@@ -219,7 +270,7 @@ impl SlotQueue {
 
     /// Returns whether something that was sent is still in flight; false if the queues are broken.
     pub(crate) fn is_sending(&self) -> bool {
-        self.send.outstanding() > 0 && !self.broken
+        self.send.outstanding() > 0 && !self.is_broken()
     }
 
     /// Counts a completion event. The completion queue must be armed again for the next event.
@@ -275,7 +326,7 @@ impl SlotQueue {
         bytes: &[u8],
         post: impl FnOnce(&mut SendQueue, DataSegment, u64) -> Result<(), QueueFull>,
     ) -> Result<(), QueueFull> {
-        if self.broken {
+        if self.is_broken() {
             return Err(QueueFull);
         }
         // PANIC: the callers' messages are no longer than the slots that they asked for.
@@ -332,7 +383,7 @@ impl SlotQueue {
                     self.name
                 );
             }
-            self.broken = true;
+            self.broken.set(true);
             return;
         }
         // PANIC: the cookie is a slot number, because we posted it.
@@ -367,7 +418,7 @@ impl core::fmt::Debug for SlotQueue {
             .field("send", &self.send)
             .field("recv", &self.recv)
             .field("cq", &self.cq)
-            .field("broken", &self.broken)
+            .field("broken", &self.is_broken())
             .finish_non_exhaustive()
     }
 }

@@ -208,6 +208,11 @@ pub fn supported(hca: &Hca) -> bool {
         && general.log_max_klm_list_size() >= ENTRIES.ilog2()
 }
 
+/// Returns whether the request after a bind must carry a fence.
+pub(crate) fn needs_fence(hca: &Hca) -> bool {
+    hca.caps().general().umr_fence() != UMR_FENCE_NONE
+}
+
 /// Creates a window that is bound to nothing.
 ///
 /// # Errors
@@ -217,7 +222,7 @@ pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, C
         index: 0,
         order,
         binds: 0,
-        needs_fence: hca.caps().general().umr_fence() != UMR_FENCE_NONE,
+        needs_fence: needs_fence(hca),
         has_been_invalidatable: false,
         gone: false,
     };

@@ -13,6 +13,7 @@ use crate::health::{Health, halves};
 use crate::instance::{Listener, Listeners};
 use crate::pages::{MAX_PAGES, Pages};
 use crate::report::{Step, Stopwatch};
+use crate::slot_queue::BrokenQueues;
 use crate::segment;
 use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn};
 
@@ -130,6 +131,9 @@ fn start_command_interface(
         orphaned_rings: Vec::new(),
         event_mode: false,
         closed: false,
+        is_parking: false,
+        readers: 0,
+        broken: BrokenQueues::default(),
         requested: false,
         link_up: false,
         slot_wanted: false,

@@ -72,6 +72,8 @@ pub struct Ticket {
     slot: usize,
     serial: u64,
     opcode: Opcode,
+    /// Third word of the command: the number of the object that it destroys, if it destroys one.
+    object: u32,
     posted_at: Instant,
 }
 
@@ -109,6 +111,11 @@ impl Ticket {
     /// Returns the opcode of the command.
     pub fn opcode(&self) -> Opcode {
         self.opcode
+    }
+
+    /// Returns the third word of the command: the number of the object that it destroys, if it destroys one.
+    pub(crate) fn object(&self) -> u32 {
+        self.object
     }
 }
 
@@ -394,6 +401,7 @@ impl CommandQueue {
             slot,
             serial,
             opcode,
+            object: crate::control::object_of(input),
             posted_at: now,
         })
     }

@@ -10,7 +10,7 @@ use mlx_prm::{Cqc, Opcode, QueryCqIn};
 use super::{ARM, COUNTER_MASK, CQE_BYTES, Cq, DmaRing, DmaWord, Lap, MAX_BATCH, SET_CI};
 use crate::cq::ArmSequence;
 use crate::device::{Hca, ParkingHca};
-use crate::error::{MlxError, ResumeError};
+use crate::error::{MlxError, ResumeError, ask_twice};
 use crate::ring::{RingMemory, RingSnapshot};
 use crate::uar::Doorbells;
 
@@ -40,15 +40,15 @@ pub struct CqSnapshot {
     pub sequence: u8,
     /// Sequence number of the last arm request, modulo 4; `None` before the first.
     pub armed_at: Option<u8>,
-    /// True if the queue was resized since that request, and counts as not armed.
+    /// True if the queue was resized since that request, or since its creation, and counts as not armed.
     pub is_disarmed: bool,
 }
 
 impl Cq {
     /// Describes the queue for another process, and publishes its consumer index. Entries that were not taken stay in
-    /// the ring. The caller drops the queue next; its memory is the other process's.
+    /// the ring. The memory is the other process's from then on.
     #[must_use]
-    pub fn park(&mut self, _at_quiet_point: &ParkingHca) -> CqSnapshot {
+    pub fn park(mut self, _at_quiet_point: &ParkingHca) -> CqSnapshot {
         self.publish_consumer_index();
         let snapshot = self.snapshot();
         self.memory.returned();
@@ -56,8 +56,6 @@ impl Cq {
     }
 
     fn snapshot(&self) -> CqSnapshot {
-        let request = self.memory.get().record.load_be32(ARM);
-        let was_armed = self.armed_at.is_some() || self.sequence.count() > 0 || request != 0;
         CqSnapshot {
             cqn: self.cqn,
             memory: self.memory.get().snapshot(),
@@ -65,8 +63,8 @@ impl Cq {
             batch: self.batch_mask + 1,
             taken: self.taken(),
             sequence: two_bits(self.sequence.count()),
-            armed_at: was_armed.then(|| two_bits(request >> SEQUENCE)),
-            is_disarmed: was_armed && self.armed_at.is_none(),
+            armed_at: self.armed_at.map(two_bits),
+            is_disarmed: self.is_disarmed,
         }
     }
 
@@ -80,6 +78,17 @@ impl Cq {
     pub fn resume(
         hca: &mut Hca,
         doorbells: &Doorbells,
+        snapshot: &CqSnapshot,
+    ) -> Result<Self, ResumeError> {
+        let uar = hca.uar_index().get();
+        Self::resume_on(hca, doorbells, uar, snapshot)
+    }
+
+    /// Does the same as [`Cq::resume`], for a queue whose doorbells are on page `uar`.
+    pub(crate) fn resume_on(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        uar: u32,
         snapshot: &CqSnapshot,
     ) -> Result<Self, ResumeError> {
         let CqSnapshot {
@@ -101,7 +110,7 @@ impl Cq {
             && taken <= 1 << 62
             && sequence < 4
             && armed_at.is_none_or(|at| at < 4)
-            && (armed_at.is_some() || !is_disarmed && sequence == 0)
+            && (armed_at.is_some() || sequence == 0)
             && u64::from(entries) * CQE_BYTES as u64 <= memory.bytes;
         if !is_possible {
             return Err(refused());
@@ -134,18 +143,20 @@ impl Cq {
             doorbells: doorbells.clone(),
             cqn,
             sequence: ArmSequence::of(sequence),
-            armed_at: armed_at.filter(|_| !is_disarmed).map(u32::from),
+            armed_at: armed_at.map(u32::from),
+            is_disarmed,
             // CAST: at most 2^30.
             rounds: (taken >> 32) as u32,
             published_index: consumer_index,
         };
-        queue.check(hca, armed_at)?;
-        hca.count_resumed(Opcode::CREATE_CQ);
+        // An entry or an event may come between the question and the look at the event queue.
+        ask_twice(|| queue.check(hca, uar))?;
+        hca.count_resumed(Opcode::CREATE_CQ, cqn)?;
         Ok(queue)
     }
 
-    /// Compares the queue with the device's.
-    fn check(&self, hca: &mut Hca, armed_at: Option<u8>) -> Result<(), ResumeError> {
+    /// Compares the queue with the device's, whose doorbells are on page `uar`.
+    fn check(&self, hca: &mut Hca, uar: u32) -> Result<(), ResumeError> {
         let mut input = QueryCqIn::new();
         input.set_cqn(self.cqn);
         let bytes = self.memory.get().pages().len();
@@ -162,7 +173,7 @@ impl Cq {
         let ours = (
             self.entries.ilog2(),
             memory.log_page_size(),
-            hca.uar_index().get(),
+            uar,
             memory.record_address(),
         );
         let devices = (
@@ -194,20 +205,14 @@ impl Cq {
                 "{pending} entries are pending, and {written} are in the ring"
             ));
         }
-        self.check_events(context, armed_at, || {
-            hca.has_completion(self.cqn, is_shared)
-        })
-        .or_else(different)
+        let has_event = hca.has_completion(self.cqn, is_shared);
+        self.check_events(context, has_event).or_else(different)
     }
 
-    /// Checks that our count of the queue's events is the device's. `armed_at` is the sequence number of the last arm
-    /// request. `has_event` returns whether an event of the queue has come that was not counted yet.
-    fn check_events(
-        &self,
-        context: &Cqc,
-        armed_at: Option<u8>,
-        has_event: impl FnOnce() -> bool,
-    ) -> Result<(), String> {
+    /// Checks that our count of the queue's events is the device's. `has_event` is true if an event of the queue has
+    /// come that was not counted yet.
+    fn check_events(&self, context: &Cqc, has_event: bool) -> Result<(), String> {
+        let armed_at = self.armed_at.map(two_bits);
         let sequence = two_bits(self.sequence.count());
         let is_fired = match context.st() {
             ARMED | ARMED_SOLICITED => false,
@@ -216,17 +221,17 @@ impl Cq {
         };
         let is_right = match armed_at {
             // The event of the last request has not been counted: it has not been sent, or it has come meanwhile.
-            Some(at) if at == sequence => !is_fired || has_event(),
+            Some(at) if at == sequence => is_fired == has_event,
             // The event of the last request was sent and counted.
-            Some(at) => is_fired && (at + 1) & 3 == sequence && !has_event(),
-            // A first request at entry 0 leaves the record zero. If the queue was resized then, it may be armed.
-            None => sequence == 0,
+            Some(at) => is_fired && (at + 1) & 3 == sequence && !has_event,
+            // There was no request, so there was no event.
+            None => sequence == 0 && !has_event,
         };
         if is_right {
             return Ok(());
         }
         Err(format!(
-            "st {:#x}, {sequence} events (modulo 4), armed at {armed_at:?}",
+            "st {:#x}, {sequence} events (modulo 4), another one has come: {has_event}, armed at {armed_at:?}",
             context.st()
         ))
     }

@@ -104,7 +104,6 @@ impl Cq {
         if ended {
             drop(old.give_back());
         }
-        // No document states whether the queue is still armed, so it counts as not armed.
-        self.armed_at = None;
+        self.is_disarmed = true;
     }
 }

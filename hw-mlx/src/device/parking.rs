@@ -6,7 +6,7 @@
 //! ```text
 //!   the old process                                       the new process
 //!     begin_parking: the quiet point, tables
-//!       Cq::park, Qp::park, ...; drop the queues
+//!       Cq::park, Qp::park, ...; drop all buffers
 //!     finish  ------- HcaSnapshot, descriptors ------->   resume: checks, then the first commands
 //!             ------- snapshots of queues ------------>     Cq::resume, Qp::resume, ...
 //!                                                           events are counted, queues are armed
@@ -17,7 +17,9 @@
 //! may have entries that were not taken, and queue pairs may have work in flight: what the driver knows of it is in
 //! the snapshots of the queues. Such work is never posted again.
 //!
-//! A refusal changes nothing, or the instance is made again on the same function ([`NotParked`]).
+//! A refusal changes nothing, or the parking is unfinished and can be finished or cancelled ([`NotParked`],
+//! [`NotCancelled`]). What cannot be parked is refused by name at the beginning ([`ParkError`]): other instances, an
+//! Ethernet port, commands under way, queues that wait for a repair.
 //!
 //! The snapshot has only what the device cannot be asked for, or what the device's answers are compared with. Waker,
 //! wakeup descriptor, flight recorder, health history and [`Opened`](super::Opened) handles are those of the process:
@@ -135,50 +137,110 @@ pub struct PortSnapshot {
     pub forwarding: bool,
 }
 
+/// Maximum number of doorbell pages of ended instances. At the resumption, the answers to all questions about them must
+/// find room in the event queue for commands, which is not read meanwhile.
+pub(super) const MOST_ENDED: usize = 64;
+/// Longest time limit of a snapshot.
+const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
+
 /// A function that was not parked.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotParked {
-    /// The instance; `None` if there is a `parking`, or if the error is [`ParkError::Lost`]. If the error is
-    /// [`ParkError::Function`], the instance is a new one on the same function, as after [`Hca::resume`]: objects are
-    /// resumed, and [`Hca::finish_resuming`] ends it.
+    /// The instance. That of [`Hca::begin_parking`] is unchanged. That of [`Hca::park`] may be a new one on the same
+    /// function, as after [`Hca::resume`].
     pub hca: Option<Hca>,
-    /// The unfinished parking, if the error is [`ParkError::MemoryInUse`] or [`ParkError::Arena`] and comes from
-    /// [`ParkingHca::finish`]: the caller drops its buffers and finishes again, or cancels the parking.
+    /// The unfinished parking, if there is no instance.
     pub parking: Option<ParkingHca>,
     /// The reason.
     #[source]
     pub error: ParkError,
 }
 
+/// A parking that was not cancelled.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotCancelled {
+    /// The parking, which can still be finished or cancelled.
+    pub parking: ParkingHca,
+    /// The reason.
+    #[source]
+    pub error: ResumeError,
+}
+
 /// An instance at its quiet point, whose tables are written out. If it is dropped, the function is stopped.
 #[must_use = "the function is stopped if this is dropped"]
 pub struct ParkingHca {
-    hca: Hca,
+    stage: Stage,
     tables: HcaTables,
+}
+
+/// What is left of an instance that is parked.
+enum Stage {
+    /// All of it.
+    Whole(Hca),
+    /// The function alone. The tables are in the snapshot, and their memory stays mapped.
+    Bare(BareFunction),
+}
+
+/// A function without its tables. If it is dropped, it is stopped.
+struct BareFunction(Option<Function>);
+
+impl BareFunction {
+    fn take(mut self) -> Function {
+        // PANIC: only this function takes it, and it consumes `self`.
+        self.0.take().expect("a function")
+    }
+}
+
+impl Drop for BareFunction {
+    fn drop(&mut self) {
+        if let Some(function) = self.0.take()
+            && let Err(error) = function.stop()
+        {
+            tracing::error!(function = function.name(), %error, "cannot be stopped");
+        }
+    }
 }
 
 impl Hca {
     /// Parks a function whose instance has no objects of the data path: [`Hca::begin_parking`] and
-    /// [`ParkingHca::finish`] in one.
+    /// [`ParkingHca::finish`] in one. If the second step is refused, the parking is cancelled.
     ///
     /// # Errors
-    /// [`NotParked`], with the instance and the reason.
+    /// [`NotParked`], with the reason and the instance; or with the parking, if it could not be cancelled.
     pub fn park(self) -> Result<(HcaSnapshot, Vec<NamedFd>), Box<NotParked>> {
-        self.begin_parking()?.finish()
+        let mut refused = match self.begin_parking()?.finish() {
+            Ok(parked) => return Ok(parked),
+            Err(refused) => refused,
+        };
+        match refused.parking.take().map(ParkingHca::cancel) {
+            Some(Ok(hca)) => refused.hca = Some(hca),
+            Some(Err(not_cancelled)) => {
+                let NotCancelled { parking, error } = *not_cancelled;
+                tracing::warn!(%error, "a parking cannot be cancelled yet");
+                refused.parking = Some(parking);
+            }
+            None => {}
+        }
+        Err(refused)
     }
 
-    /// Brings the function to its quiet point and writes its tables out: waits for page requests under way, handles all
-    /// events, and checks that nothing else is under way. The caller now parks its objects
-    /// ([`Cq::park`](crate::cq::Cq::park) and so on), drops them, and calls [`ParkingHca::finish`]. Memory of the
-    /// objects stays mapped. An object that is dropped without being parked keeps the function from being parked.
+    /// Brings the function to its quiet point and writes its tables out: waits for page requests under way and for
+    /// commands of threads without an instance, handles all events, and checks that nothing else is under way. The
+    /// caller now parks its objects ([`Cq::park`](crate::cq::Cq::park) and so on), drops its buffers, and calls
+    /// [`ParkingHca::finish`]. The memory stays mapped. An object that is dropped without being parked keeps the
+    /// function from being parked.
     ///
     /// # Errors
     /// [`NotParked`] with the unchanged instance, and the reason: any [`ParkError`] except [`ParkError::Function`] and
-    /// [`ParkError::Lost`].
+    /// [`ParkError::MemoryInUse`].
     pub fn begin_parking(mut self) -> Result<ParkingHca, Box<NotParked>> {
         match self.write_out() {
-            Ok(tables) => Ok(ParkingHca { hca: self, tables }),
+            Ok(tables) => Ok(ParkingHca {
+                stage: Stage::Whole(self),
+                tables,
+            }),
             Err(error) => Err(Box::new(NotParked {
                 hca: Some(self),
                 parking: None,
@@ -191,7 +253,8 @@ impl Hca {
     /// [`Hca::finish_resuming`] is called. Events are handled as usual: those that came meanwhile are in the queues.
     ///
     /// All that can be checked without a command is checked first. The first commands ask the device for what it can
-    /// tell: capabilities, event queues, addresses, counters. Only then event queues are drained and armed.
+    /// tell: capabilities, event queues, addresses, counters. Only then, when nothing can be refused any more, event
+    /// queues are drained and armed.
     ///
     /// # Errors
     /// [`NotResumed`] with the descriptors and the reason. The device is neither stopped nor reset; that happens when
@@ -204,7 +267,8 @@ impl Hca {
     }
 
     /// Ends the resumption: frees the memory that the previous process had and that was not claimed, such as mailboxes,
-    /// and returns it. Does nothing if the function was not resumed.
+    /// and returns it. Does nothing if the function was not resumed. Until then, the function is not parked, and removed
+    /// addresses stay in the device's table.
     ///
     /// # Errors
     /// Objects that use memory exist in the device and were not resumed: their kinds and numbers. Nothing was freed.
@@ -228,24 +292,34 @@ impl Hca {
         let Self { own, shared } = self;
         let mut control = shared.lock();
         let deadline = control.now() + control.timeout;
+        control.is_parking = true;
         let outcome = loop {
             own.serve(&mut control);
             if let Err(error) = check_usable(own, &mut control) {
                 break Err(error);
             }
-            if !control.pages.busy() {
+            let count = control.readers;
+            if count == 0 && !control.pages.busy() {
                 break check_quiet(&control);
             }
             if control.now() >= deadline {
                 let waited_ms = milliseconds(control.timeout);
-                break Err(ParkError::PageRequests { waited_ms });
+                break Err(if count > 0 {
+                    ParkError::Readers { count, waited_ms }
+                } else {
+                    ParkError::PageRequests { waited_ms }
+                });
             }
             control = own.sleep(shared, control, deadline);
         };
         own.set_idle(&mut control);
+        control.is_parking = false;
         outcome?;
-        let arena = shared.arena.snapshot()?;
+        // A mapping that ended behind the snapshot would be in it.
         shared.function.hold_mappings();
+        let arena = shared.arena.snapshot().inspect_err(|_| {
+            shared.function.release_mappings();
+        })?;
         // No other instance can be made, and no thread without an instance can send commands.
         control.closed = true;
         let (events, events_lost) = own.inbox_contents(&control);
@@ -293,8 +367,8 @@ impl Hca {
         })
     }
 
-    /// Checks that nothing but the tables has memory of the function. If the function were not parked then, its arena
-    /// could not be made again.
+    /// Checks that nothing but the tables has memory of the function. Another owner of a buffer would have memory that
+    /// the next process claims.
     fn check_memory(&self) -> Result<(), ParkError> {
         let arena = self.shared.arena.snapshot()?;
         let all: usize = arena.chunks.iter().map(|chunk| chunk.leases.len()).sum();
@@ -334,7 +408,7 @@ impl Hca {
     }
 }
 
-/// Refuses an instance that is about to end, or whose device is in doubt.
+/// Refuses an instance that is about to end, whose device is in doubt, or that has what cannot be parked.
 fn check_usable(own: &Own, control: &mut Control) -> Result<(), ParkError> {
     control.update_health(true);
     if let Some(cause) = control.health.dead() {
@@ -363,6 +437,23 @@ fn check_usable(own: &Own, control: &mut Control) -> Result<(), ParkError> {
     if count > 0 {
         return Err(ParkError::OrphanedRings { count });
     }
+    let count = control.spare.len();
+    if count > MOST_ENDED {
+        let most = MOST_ENDED;
+        return Err(ParkError::EndedInstances { count, most });
+    }
+    let limit = control.timeout.max(control.reclaim_limit);
+    if limit > LONGEST_LIMIT {
+        let most = LONGEST_LIMIT;
+        return Err(ParkError::TimeLimit { limit, most });
+    }
+    if let Some(queue) = control.broken.first() {
+        return Err(ParkError::Broken { queue });
+    }
+    let objects = control.objects.not_parked();
+    if !objects.is_empty() {
+        return Err(ParkError::Objects { objects });
+    }
     Ok(())
 }
 
@@ -385,45 +476,71 @@ impl ParkingHca {
         &self.tables
     }
 
-    /// Ends the parking. The caller has dropped its objects and buffers, and resumes them. The result is another
-    /// instance on the same function, as after [`Hca::resume`].
+    /// Ends the parking. The caller has dropped its buffers, and then claims them and resumes its objects. The result is
+    /// another instance on the same function, as after [`Hca::resume`].
     ///
     /// # Errors
-    /// [`ResumeError`]: the function could not be driven again, and was reset.
-    pub fn cancel(self) -> Result<Hca, ResumeError> {
-        let Self { hca, tables } = self;
-        resuming::drive_again(hca.into_function(), &tables)
+    /// [`NotCancelled`] with the parking: a buffer or a clone of the arena still exists, or the device has changed.
+    pub fn cancel(self) -> Result<Hca, Box<NotCancelled>> {
+        let Self { stage, tables } = self;
+        resuming::take_up(stage.into_function(), &tables).map_err(|refused| {
+            let (function, error) = refused.into_parts();
+            let stage = Stage::Bare(BareFunction(Some(function)));
+            let parking = Self { stage, tables };
+            Box::new(NotCancelled { parking, error })
+        })
     }
 
-    /// Parts with the function. All objects of the instance were dropped before. The old process does not read the
-    /// function's eventfds any more.
+    /// Parts with the function. All objects of the instance were parked before, and all buffers dropped. The process
+    /// does not read the function's eventfds any more.
     ///
     /// # Errors
-    /// [`NotParked`] with the unfinished parking, and [`ParkError::MemoryInUse`]: buffers of the function's memory
-    /// exist; or [`ParkError::Arena`]: an object was dropped that was not parked. [`NotParked`] with another instance
-    /// on the same function, and [`ParkError::Function`]: references to the function or its registers exist, or its
-    /// memory cannot be handed over. [`ParkError::Lost`]: the function could not be driven again after that, and was
-    /// reset; that happens if a clone of its arena exists.
+    /// [`NotParked`] with the parking. The caller removes the reason and finishes again, or cancels the parking.
+    /// [`ParkError::MemoryInUse`]: buffers of the function's memory exist. [`ParkError::Arena`]: an object was dropped
+    /// that was not parked. [`ParkError::Function`]: references to the function, its arena or its registers exist, or
+    /// its memory cannot be handed over.
     pub fn finish(self) -> Result<(HcaSnapshot, Vec<NamedFd>), Box<NotParked>> {
-        if let Err(error) = self.hca.check_memory() {
-            return Err(Box::new(NotParked {
+        let not_parked = |stage, tables, error| {
+            Err(Box::new(NotParked {
                 hca: None,
-                parking: Some(self),
+                parking: Some(Self { stage, tables }),
                 error,
-            }));
+            }))
+        };
+        let Self { stage, tables } = self;
+        if let Stage::Whole(hca) = &stage
+            && let Err(error) = hca.check_memory()
+        {
+            return not_parked(stage, tables, error);
         }
-        let Self { hca, tables } = self;
-        match hca.into_function().park() {
+        match stage.into_function().park() {
             Ok((function, descriptors)) => Ok((HcaSnapshot { function, tables }, descriptors)),
-            Err((function, error)) => Err(Box::new(resuming::take_back(function, &tables, error))),
+            Err((function, error)) => {
+                let stage = Stage::Bare(BareFunction(Some(function)));
+                not_parked(stage, tables, error.into())
+            }
+        }
+    }
+}
+
+impl Stage {
+    /// Ends the instance and all tables. The device is told nothing.
+    fn into_function(self) -> Function {
+        match self {
+            Self::Whole(hca) => hca.into_function(),
+            Self::Bare(function) => function.take(),
         }
     }
 }
 
 impl std::fmt::Debug for ParkingHca {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hca = match &self.stage {
+            Stage::Whole(hca) => Some(hca),
+            Stage::Bare(_) => None,
+        };
         f.debug_struct("ParkingHca")
-            .field("hca", &self.hca)
+            .field("hca", &hca)
             .finish_non_exhaustive()
     }
 }

@@ -111,6 +111,11 @@ impl Eq {
             .fold(0, |count, _| count + 1)
     }
 
+    /// Returns the number of entries that the device can write before we read some.
+    pub(crate) fn room(&self) -> u32 {
+        self.entries() - self.fresh()
+    }
+
     /// Compares the queue with the device's context, which was read after the queue was parked.
     ///
     /// # Errors

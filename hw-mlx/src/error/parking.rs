@@ -1,5 +1,7 @@
 //! Errors of a function that is parked or resumed.
 
+use std::time::Duration;
+
 use driver::{ArenaError, ClaimError, NamedFd};
 use thiserror::Error;
 
@@ -56,6 +58,36 @@ pub enum ParkError {
         /// Number of rings.
         count: usize,
     },
+    /// Commands of threads without an instance, such as readers of counters, are not over.
+    #[error("{count} commands of threads without an instance take longer than {waited_ms} ms")]
+    Readers {
+        /// Number of commands.
+        count: usize,
+        /// Milliseconds waited.
+        waited_ms: u64,
+    },
+    /// There are objects that cannot be parked, such as those of an Ethernet port or of XRC.
+    #[error("there are objects that cannot be parked: {}", list(objects))]
+    Objects {
+        /// Kinds and numbers of the objects.
+        objects: Vec<(&'static str, i64)>,
+    },
+    /// More instances have ended than a function is parked with, and none has taken their doorbell pages over.
+    #[error("the doorbell pages of {count} ended instances are kept; a function is parked with at most {most}")]
+    EndedInstances {
+        /// Number of instances.
+        count: usize,
+        /// Maximum number.
+        most: usize,
+    },
+    /// A time limit of the function's configuration is longer than a snapshot may have it.
+    #[error("a time limit of {limit:?} is configured; a function is parked with at most {most:?}")]
+    TimeLimit {
+        /// The limit.
+        limit: Duration,
+        /// Longest limit.
+        most: Duration,
+    },
     /// Queues have failed, and were not repaired yet.
     #[error("{queue} has failed, and was not repaired yet")]
     Broken {
@@ -74,14 +106,12 @@ pub enum ParkError {
     /// The function itself cannot be parked.
     #[error(transparent)]
     Function(#[from] driver::ParkError),
-    /// The function itself could not be parked, and could not be driven again either. It was reset.
-    #[error("{error}; and the function was lost: {then}")]
-    Lost {
-        /// The reason why the function was not parked.
-        error: Box<driver::ParkError>,
-        /// The reason why it could not be driven again.
-        then: Box<ResumeError>,
-    },
+}
+
+/// Returns kinds and numbers of objects as text.
+fn list(objects: &[(&'static str, i64)]) -> String {
+    let all = objects.iter().map(|(kind, count)| format!("{kind} {count}"));
+    all.collect::<Vec<_>>().join(", ")
 }
 
 /// Reason why a function or one of its objects was not resumed.
@@ -136,15 +166,29 @@ impl ResumeError {
     }
 }
 
+/// Compares an object with the device's, up to two times. A card may write the state of a working object back late: the
+/// first question then has it done so.
+pub(crate) fn ask_twice(
+    mut compare: impl FnMut() -> Result<(), ResumeError>,
+) -> Result<(), ResumeError> {
+    match compare() {
+        Err(ResumeError::Changed { what }) => {
+            tracing::debug!(what, "the device is asked again");
+            compare()
+        }
+        outcome => outcome,
+    }
+}
+
 /// A function that was not resumed.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotResumed {
-    /// Duplicates of the descriptors, by the names of the snapshot. When the last duplicate is closed, the function is
-    /// reset. Empty if the function was closed already.
+    /// The descriptors, or duplicates of them, by the names of the snapshot. When the last duplicate is closed, the
+    /// function is reset. Empty if the system had no descriptors left in the end; the function was then closed.
     pub descriptors: Vec<NamedFd>,
-    /// True if the device got a command. The snapshot is then out of date. If false, the function goes on as it was
-    /// parked, and the process that parked it can resume it.
+    /// True if the device got a command. All such commands only ask. If they were answered, or if there was none, the
+    /// function goes on as it was parked, with all its events, and the process that parked it can resume it.
     pub touched: bool,
     /// The reason.
     #[source]

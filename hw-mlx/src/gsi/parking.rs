@@ -6,18 +6,14 @@
 use mlx_prm::Opcode;
 use rdma_types::{Access, Qpn};
 
-use super::{DroppedMads, Gsi, RECEIVES, ReceivedMad, SENDS, SLOTS, facts, sizes};
+use super::{DroppedMads, Gsi, NAME, RECEIVES, ReceivedMad, SENDS, SLOTS, facts, sizes};
 use crate::cq::Cq;
 use crate::device::{Hca, ParkingHca};
-use crate::error::{MlxError, ParkError, ResumeError};
+use crate::error::{ParkError, ResumeError};
 use crate::mkey::{self, KeyRequest};
 use crate::qp::{self, RecvQueue, SendQueue, control};
 use crate::ring::{RingMemory, RingSnapshot};
 use crate::slot_queue::{SlotQueue, SlotQueueSnapshot};
-use crate::uar::Doorbells;
-
-/// Name of the table in errors.
-const TABLE: &str = "QP1";
 
 /// QP1.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +22,8 @@ pub struct GsiSnapshot {
     pub qpn: u32,
     /// Protection domain.
     pub pd: u32,
+    /// Number of the doorbell page: that of the instance, or of one that has ended.
+    pub uar: u32,
     /// Index of the key of the slots.
     pub mkey_index: u32,
     /// Rings and doorbell record.
@@ -41,25 +39,53 @@ pub struct GsiSnapshot {
 }
 
 impl Gsi {
-    /// Describes QP1 for another process. The caller drops it next; its memory is the other process's.
+    /// Describes QP1 for another process. Its memory is the other process's from then on.
     ///
     /// # Errors
-    /// [`ParkError::Broken`]: QP1 has failed, and was not repaired yet ([`Gsi::repair_due`]). Nothing has changed.
-    pub fn park(&mut self, at_quiet_point: &ParkingHca) -> Result<GsiSnapshot, ParkError> {
-        let memory = self.memory.get();
-        let queue = self.queue.park(at_quiet_point, &memory.record)?;
-        let snapshot = GsiSnapshot {
-            qpn: self.qpn.get(),
-            pd: self.facts.pd,
-            mkey_index: self.mkey_index,
-            memory: memory.snapshot(),
+    /// The unchanged QP1, and [`ParkError::Broken`]: it has failed since the quiet point, and was not repaired yet
+    /// ([`Gsi::repair_due`]).
+    pub fn park(
+        self,
+        at_quiet_point: &ParkingHca,
+    ) -> Result<GsiSnapshot, Box<(Self, ParkError)>> {
+        let Self {
             queue,
-            received: self.received.iter().cloned().collect(),
-            dropped: self.dropped.get(),
-            reported_drops: self.reported_drops,
+            mut memory,
+            facts,
+            qpn,
+            mkey_index,
+            received,
+            dropped,
+            reported_drops,
+        } = self;
+        let queue = match queue.park(at_quiet_point, &memory.get().record) {
+            Ok(queue) => queue,
+            Err((queue, error)) => {
+                let unchanged = Self {
+                    queue,
+                    memory,
+                    facts,
+                    qpn,
+                    mkey_index,
+                    received,
+                    dropped,
+                    reported_drops,
+                };
+                return Err(Box::new((unchanged, error)));
+            }
         };
-        self.memory.returned();
-        Ok(snapshot)
+        memory.returned();
+        Ok(GsiSnapshot {
+            qpn: qpn.get(),
+            pd: facts.pd,
+            uar: facts.uar,
+            mkey_index,
+            memory: memory.get().snapshot(),
+            queue,
+            received: received.into(),
+            dropped: dropped.get(),
+            reported_drops,
+        })
     }
 
     /// Makes QP1 again, and compares it with the device's. Nothing is posted. The caller counts the events of its
@@ -68,14 +94,11 @@ impl Gsi {
     /// # Errors
     /// [`ResumeError`]: numbers of the snapshot contradict each other or what is in memory, the memory is not there, or
     /// the device's objects are others or count differently.
-    pub fn resume(
-        hca: &mut Hca,
-        doorbells: &Doorbells,
-        snapshot: &GsiSnapshot,
-    ) -> Result<Self, ResumeError> {
+    pub fn resume(hca: &mut Hca, snapshot: &GsiSnapshot) -> Result<Self, ResumeError> {
         let GsiSnapshot {
             qpn,
             pd,
+            uar,
             mkey_index,
             ref memory,
             ref queue,
@@ -91,7 +114,7 @@ impl Gsi {
             && reported_drops <= dropped;
         if !are_sizes || !is_possible {
             return Err(ResumeError::snapshot(
-                TABLE,
+                NAME,
                 format!(
                     "QPN {qpn:#x}, PD {pd:#x}, {SENDS} and {RECEIVES} slots for {:?} and {:?}, {} datagrams received, {dropped} dropped, {reported_drops} of them reported",
                     queue.send.sizes,
@@ -100,6 +123,12 @@ impl Gsi {
                 ),
             ));
         }
+        let Some(doorbells) = hca.doorbells_at(uar) else {
+            return Err(ResumeError::snapshot(
+                NAME,
+                format!("doorbell page {uar:#x}, which no instance has had"),
+            ));
+        };
         let slots = SLOTS.claim(hca.arena(), queue.slots)?;
         let key = KeyRequest {
             pd,
@@ -109,19 +138,22 @@ impl Gsi {
             variant: 0,
             may_have_windows: false,
         };
-        mkey::resume(hca, mkey_index, &key)?;
-        let cq = Cq::resume(hca, doorbells, &queue.cq)?;
+        let slots = mkey::resume(hca, mkey_index, &key, slots)?;
+        let cq = Cq::resume_on(hca, &doorbells, uar, &queue.cq)?;
         let memory = RingMemory::resume(hca.arena(), memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let send = SendQueue::resume(
             &queue.send,
             (ring, recv_sizes.bytes()),
             record,
-            doorbells,
-            qpn,
+            &doorbells,
+            (qpn, false),
         )?;
         let recv = RecvQueue::resume(&queue.recv, ring, record, qpn)?;
-        let device = control::DeviceFacts::of(hca);
+        let device = control::DeviceFacts {
+            uar,
+            ..control::DeviceFacts::of(hca)
+        };
         let facts = facts(
             &device,
             pd,
@@ -130,17 +162,18 @@ impl Gsi {
             memory.get(),
         );
         let number = Qpn::new(qpn);
-        let context = control::query(hca, number).map_err(MlxError::from)?;
         qp::check(
+            hca,
             number,
-            &context,
-            (&facts, false),
+            memory.get(),
+            (&facts, false, None),
             (&send, &recv),
             (queue.send.announced, queue.recv.announced),
         )?;
         let lkey = mkey_index << 8;
-        let queue = SlotQueue::resume(TABLE, cq, (send, recv), SLOTS, (slots, lkey), queue)?;
-        hca.count_resumed(Opcode::CREATE_QP);
+        let name = (NAME, hca.broken_queues());
+        let queue = SlotQueue::resume(name, cq, (send, recv), SLOTS, (slots, lkey), queue)?;
+        hca.count_resumed(Opcode::CREATE_QP, qpn)?;
         Ok(Self {
             queue,
             memory,

@@ -3,6 +3,10 @@
 //! Such a thread has no wakeup interrupt, so it polls until its command is answered. Between two polls it holds neither
 //! the lock nor the function. Events that it takes in meanwhile wake the instances that own them, as in every wait for
 //! a command.
+//!
+//! While the function is brought to its quiet point to be parked, such a thread begins no command, and the function is
+//! not parked before the commands that have begun are over. So a thread that reads counters neither keeps a function
+//! from being parked nor has a command in the device afterwards.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,7 +16,7 @@ use driver::Clock;
 use super::Shared;
 use crate::caps::Caps;
 use crate::cmd::SlotClass;
-use crate::control::{Commands, Exchange, opcode_of};
+use crate::control::{Commands, Control, Exchange, opcode_of};
 use crate::error::{CmdError, DeadCause};
 
 /// Shortest and longest pause between two polls. The pause doubles from one to the other.
@@ -57,21 +61,37 @@ impl Commands for ReadOnlySession {
             let mut control = shared.lock();
             if control.closed {
                 exchange.abandon(&mut control);
+                end(&mut control, begun);
                 return Err(closed(input));
             }
-            if !begun {
-                control.begin(&mut exchange, None);
-                begun = true;
+            let mut until = control.now().saturating_add(pause);
+            if begun || !control.is_parking {
+                if !begun {
+                    control.readers += 1;
+                    control.begin(&mut exchange, None);
+                    begun = true;
+                }
+                if let Some(answer) = control.advance(&mut exchange) {
+                    end(&mut control, begun);
+                    return answer;
+                }
+                control.update_health(false);
+                until = exchange.until().min(until);
             }
-            if let Some(answer) = control.advance(&mut exchange) {
-                return answer;
-            }
-            control.update_health(false);
-            let until = exchange.until().min(control.now().saturating_add(pause));
             drop(control);
             drop(shared);
             self.clock.wait(&[], until);
             pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+}
+
+/// Ends a command that has begun. The instance that waits for the last one, to park the function, is woken.
+fn end(control: &mut Control, begun: bool) {
+    if begun {
+        control.readers -= 1;
+        if control.is_parking {
+            control.listeners.wake();
         }
     }
 }

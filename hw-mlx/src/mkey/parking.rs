@@ -6,12 +6,28 @@ use super::{ACCESS_MODE_MTT, KeyRequest};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError, ResumeError};
 
-/// Takes over the key with an index, and compares it with the request by which it was created. The caller has claimed
-/// the key's memory, at the address that it had.
+/// Takes over the key with an index, and compares it with the request by which it was created. `memory` is the owner of
+/// the key's memory, which the caller has claimed at the address that it had. It is returned.
 ///
 /// # Errors
-/// [`ResumeError`]: the device has no such key, or the key is another one.
-pub fn resume(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), ResumeError> {
+/// [`ResumeError`]: the device has no such key, or the key is another one. The function then keeps `memory` out of use,
+/// because the device may still use it.
+pub fn resume<T: Send + 'static>(
+    hca: &mut Hca,
+    index: u32,
+    request: &KeyRequest,
+    memory: T,
+) -> Result<T, ResumeError> {
+    match check(hca, index, request) {
+        Ok(()) => Ok(memory),
+        Err(error) => {
+            hca.arena().downgrade().keep(memory);
+            Err(error)
+        }
+    }
+}
+
+fn check(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), ResumeError> {
     let context = query(hca, index)?;
     let ours = (
         request.pd,
@@ -31,8 +47,7 @@ pub fn resume(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), Res
             "key {index:#x} has pd, start_addr, len and mkey_7_0 {devices:x?}, and not {ours:x?}"
         )));
     }
-    hca.count_resumed(Opcode::CREATE_MKEY);
-    Ok(())
+    hca.count_resumed(Opcode::CREATE_MKEY, index)
 }
 
 /// Reads a key's context from the device.

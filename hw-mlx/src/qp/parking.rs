@@ -8,20 +8,27 @@
 
 use std::sync::Arc;
 
-use mlx_prm::{Opcode, QpState, Qpc};
+use mlx_prm::{Opcode, QpState, Qpc, QueryQpIn, QueryQpOut, ServiceType};
 use rdma_types::Qpn;
+use zerocopy::IntoBytes;
 
 use super::context::{QpFacts, ReceiveSource};
-use super::control::{DeviceFacts, query, send_base};
+use super::control::{DeviceFacts, send_base};
 use super::{PathUse, Qp, RecvQueue, RecvQueueSnapshot, SendQueue, SendQueueSnapshot};
 use crate::device::{Hca, ParkingHca};
-use crate::error::{MlxError, ResumeError};
+use crate::error::{MlxError, ResumeError, ask_twice};
 use crate::ring::{RingMemory, RingSnapshot};
 use crate::srq::Srq;
 use crate::uar::Doorbells;
+use crate::window;
 
 /// Name of the table in errors.
 const TABLE: &str = "a queue pair";
+/// Values of `rq_type`: the queue pair's own ring, a shared receive queue.
+const OWN_RECEIVES: u32 = 0;
+const SHARED_RECEIVES: u32 = 1;
+/// Offset of the page list in the answer to QUERY_QP.
+const PAGE_LIST: usize = 0x110;
 /// Mask of numbers of 24 bits.
 const NUMBER_MASK: u32 = 0xff_ffff;
 
@@ -55,9 +62,9 @@ pub struct QpSnapshot {
 }
 
 impl Qp {
-    /// Describes the queue pair for another process. The caller drops it next; its memory is the other process's.
+    /// Describes the queue pair for another process. Its memory is the other process's from then on.
     #[must_use]
-    pub fn park(&mut self, _at_quiet_point: &ParkingHca) -> QpSnapshot {
+    pub fn park(mut self, _at_quiet_point: &ParkingHca) -> QpSnapshot {
         let snapshot = self.snapshot();
         self.memory.returned();
         snapshot
@@ -129,7 +136,9 @@ impl Qp {
         let recv_sizes = recv.sizes();
         let own_receives = recv_sizes.max_recvs > 0;
         let send_base = send_base(own_receives, recv_sizes.bytes());
-        let send = SendQueue::resume(send, (ring, send_base), record, doorbells, qpn)?;
+        let number_and_fence = (qpn, window::needs_fence(hca));
+        let send =
+            SendQueue::resume(send, (ring, send_base), record, doorbells, number_and_fence)?;
         let receive = match srq {
             Some(srq) => ReceiveSource::Shared(srq.rmpn()),
             None => ReceiveSource::own(own_receives, &recv_sizes),
@@ -140,14 +149,11 @@ impl Qp {
             &send.sizes(),
             memory.get(),
         );
-        let path = match source_gid_index {
-            Some(index) => Some(PathUse {
-                _source: hca.hold_gid_again(index)?,
-                _peer: peer,
-                index,
-            }),
-            None => None,
-        };
+        let path = source_gid_index.map(|index| PathUse {
+            _source: hca.hold_gid_again(index),
+            _peer: peer,
+            index,
+        });
         let queue = Self {
             send,
             facts,
@@ -159,50 +165,73 @@ impl Qp {
             memory,
             path,
         };
-        let context = query(hca, number).map_err(MlxError::from)?;
         check(
+            hca,
             number,
-            &context,
-            (&facts, in_reset),
+            queue.memory.get(),
+            (&facts, in_reset, source_gid_index),
             (&queue.send, &queue.recv),
             announced,
         )?;
-        hca.count_resumed(Opcode::CREATE_QP);
+        hca.count_resumed(Opcode::CREATE_QP, qpn)?;
         Ok(queue)
     }
 }
 
-/// Compares a queue pair and its queues with the device's context. `in_reset` is true if it is to be in RESET.
-/// `announced` are the counters of sends and receives in the doorbell record.
+/// Compares a queue pair and its queues with the device's. `in_reset` is true if it is to be in RESET, and
+/// `source_gid_index` the index of its source address, if it is a reliable one that is connected. `announced` are the
+/// counters of sends and receives in the doorbell record.
 pub(crate) fn check(
+    hca: &mut Hca,
+    qpn: Qpn,
+    memory: &RingMemory,
+    facts: (&QpFacts, bool, Option<u8>),
+    queues: (&SendQueue, &RecvQueue),
+    announced: (u16, u16),
+) -> Result<(), ResumeError> {
+    ask_twice(|| {
+        let (context, pages) = query_with_pages(hca, qpn, memory.pages().len())?;
+        // Firmware may leave the page list out.
+        if pages != memory.pages() && pages.iter().any(|byte| *byte != 0) {
+            return Err(ResumeError::changed(format!(
+                "queue pair {qpn}: its rings are not at {:#x}",
+                memory.ring.iova().0
+            )));
+        }
+        compare(qpn, &context, facts, queues, announced)
+    })
+}
+
+/// Reads a queue pair's context from the device, and the first `bytes` bytes of its page list. Returns fewer bytes if the
+/// answer has no room for them.
+fn query_with_pages(
+    hca: &mut Hca,
+    qpn: Qpn,
+    bytes: usize,
+) -> Result<(Qpc, Vec<u8>), ResumeError> {
+    let mut command = QueryQpIn::new();
+    command.set_qpn(qpn.get());
+    let beyond = (PAGE_LIST + bytes).saturating_sub(QueryQpOut::SIZE);
+    let answer = hca.exec_reading(&command, &[], beyond);
+    let (answer, rest) = answer.map_err(MlxError::from)?;
+    let list = answer.as_bytes()[PAGE_LIST..].iter().chain(&rest);
+    let list = list.take(bytes).copied().collect();
+    Ok((answer.qpc().clone(), list))
+}
+
+fn compare(
     qpn: Qpn,
     context: &Qpc,
-    (facts, in_reset): (&QpFacts, bool),
+    (facts, in_reset, source_gid_index): (&QpFacts, bool, Option<u8>),
     (send, recv): (&SendQueue, &RecvQueue),
     (announced, announced_recvs): (u16, u16),
 ) -> Result<(), ResumeError> {
     let different = |what: String| Err(ResumeError::changed(format!("queue pair {qpn}: {what}")));
-    let ours = [
-        facts.service.bits(),
-        facts.pd,
-        facts.cqn_send,
-        facts.cqn_receive,
-        facts.user_index,
-        facts.uar,
-        facts.log_send_blocks,
-    ];
-    let devices = [
-        context.st(),
-        context.pd(),
-        context.cqn_snd(),
-        context.cqn_rcv(),
-        context.user_index(),
-        context.uar_page(),
-        context.log_sq_size(),
-    ];
+    let created = facts.create();
+    let (ours, devices) = (shape(&created), shape(context));
     if ours != devices || context.dbr_addr() != facts.record {
         return different(format!(
-            "st, pd, cqn_snd, cqn_rcv, user_index, uar_page and log_sq_size are {devices:x?}, and not {ours:x?}; dbr_addr is {:#x}, and not {:#x}",
+            "st, pd, cqn_snd, cqn_rcv, user_index, uar_page, log_sq_size, log_page_size, page_offset, rq_type, log_rq_size, log_rq_stride and srqn_rmpn_xrqn are {devices:x?}, and not {ours:x?}; dbr_addr is {:#x}, and not {:#x}",
             context.dbr_addr(),
             facts.record
         ));
@@ -217,6 +246,13 @@ pub(crate) fn check(
     let moves = [QpState::RTR, QpState::RTS].contains(&state);
     if !moves {
         return Ok(());
+    }
+    let source = context.primary_address_path().src_addr_index();
+    let is_reliable = facts.service == ServiceType::RC;
+    if is_reliable && source_gid_index.map(u32::from) != Some(source) {
+        return different(format!(
+            "it sends from the address at index {source}, and not {source_gid_index:?}"
+        ));
     }
     let (all, rung) = send.blocks_outstanding(announced);
     let (fetched, known) = (context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter());
@@ -241,4 +277,25 @@ pub(crate) fn check(
         ));
     }
     Ok(())
+}
+
+/// Returns the fields of a context that stay the same from creation on.
+fn shape(context: &Qpc) -> [u32; 13] {
+    let own = |field: u32| if context.rq_type() == OWN_RECEIVES { field } else { 0 };
+    let shared = |field: u32| if context.rq_type() == SHARED_RECEIVES { field } else { 0 };
+    [
+        context.st(),
+        context.pd(),
+        context.cqn_snd(),
+        context.cqn_rcv(),
+        context.user_index(),
+        context.uar_page(),
+        context.log_sq_size(),
+        context.log_page_size(),
+        context.page_offset(),
+        context.rq_type(),
+        own(context.log_rq_size()),
+        own(context.log_rq_stride()),
+        shared(context.srqn_rmpn_xrqn()),
+    ]
 }

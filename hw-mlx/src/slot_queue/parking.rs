@@ -5,16 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use driver::{DmaArena, DmaBuffer, Iova};
+use driver::{DmaArena, DmaBuffer, Instant, Iova};
 use rdma_types::DataSegment;
 
-use super::{FIRST_PAUSE, SlotQueue, SlotSizes};
+use super::{Broken, BrokenQueues, FIRST_PAUSE, SlotQueue, SlotSizes};
 use crate::cq::{Cq, CqSnapshot};
 use crate::device::ParkingHca;
 use crate::error::{ParkError, ResumeError};
 use crate::qp::{RecvQueue, RecvQueueSnapshot, SendQueue, SendQueueSnapshot};
 use crate::ring::Lent;
-use driver::Instant;
 
 /// Name of the table in errors.
 const TABLE: &str = "slots";
@@ -52,24 +51,24 @@ impl SlotQueue {
     /// from then on.
     ///
     /// # Errors
-    /// [`ParkError::Broken`]: the queues have failed, and were not repaired. Nothing has changed.
+    /// The unchanged queues, and [`ParkError::Broken`]: they have failed, and were not repaired.
     pub(crate) fn park(
-        &mut self,
+        mut self,
         at_quiet_point: &ParkingHca,
         record: &DmaBuffer,
-    ) -> Result<SlotQueueSnapshot, ParkError> {
-        if self.broken {
-            return Err(ParkError::Broken { queue: self.name });
+    ) -> Result<SlotQueueSnapshot, (Self, ParkError)> {
+        if self.is_broken() {
+            let error = ParkError::Broken { queue: self.name };
+            return Err((self, error));
         }
-        let snapshot = SlotQueueSnapshot {
-            cq: self.cq.park(at_quiet_point),
+        self.slots.returned();
+        Ok(SlotQueueSnapshot {
             send: self.send.snapshot(record),
             recv: self.recv.snapshot(record),
             slots: self.slots.get().iova().0,
             is_armed: self.armed,
-        };
-        self.slots.returned();
-        Ok(snapshot)
+            cq: self.cq.park(at_quiet_point),
+        })
     }
 
     /// Makes the queues again. `slots` is their memory and `lkey` its key.
@@ -77,7 +76,7 @@ impl SlotQueue {
     /// # Errors
     /// The cookies are no slots, or the entries of the receive queue point elsewhere.
     pub(crate) fn resume(
-        name: &'static str,
+        (name, all): (&'static str, BrokenQueues),
         cq: Cq,
         (send, recv): (SendQueue, RecvQueue),
         sizes: SlotSizes,
@@ -103,7 +102,11 @@ impl SlotQueue {
             lkey,
             free_sends: free_sends.into_iter().collect(),
             armed,
-            broken: false,
+            broken: Broken {
+                is_broken: false,
+                name,
+                all,
+            },
             repair_at: Some(Instant(0)),
             pause: FIRST_PAUSE,
         };

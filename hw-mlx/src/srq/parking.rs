@@ -9,9 +9,9 @@ use std::sync::{Arc, PoisonError};
 use driver::{DmaRing, DmaWord};
 use mlx_prm::{Opcode, QueryRmpIn};
 
-use super::{COUNTER, MIN_STRIDE, RMP_READY, Shadow, Srq, SrqSizes};
+use super::{COUNTER, LINKED_LIST, MIN_STRIDE, RMP_READY, Shadow, Srq, SrqSizes};
 use crate::device::{Hca, ParkingHca};
-use crate::error::{MlxError, ResumeError};
+use crate::error::{MlxError, ResumeError, ask_twice};
 use crate::ring::{RingMemory, RingSnapshot};
 use crate::wqe::{self, UNIT_BYTES};
 
@@ -57,9 +57,9 @@ pub struct SharedBufferSnapshot {
 }
 
 impl Srq {
-    /// Describes the queue for another process. The caller drops it next; its memory is the other process's.
+    /// Describes the queue for another process. Its memory is the other process's from then on.
     #[must_use]
-    pub fn park(&mut self, _at_quiet_point: &ParkingHca) -> SrqSnapshot {
+    pub fn park(mut self, _at_quiet_point: &ParkingHca) -> SrqSnapshot {
         let snapshot = self.snapshot();
         self.memory.returned();
         snapshot
@@ -190,8 +190,8 @@ impl Srq {
             }
             queue.returns.push(index);
         }
-        queue.check(hca, announced)?;
-        hca.count_resumed(Opcode::CREATE_RMP);
+        ask_twice(|| queue.check(hca, announced))?;
+        hca.count_resumed(Opcode::CREATE_RMP, rmpn)?;
         Ok(queue)
     }
 
@@ -199,10 +199,11 @@ impl Srq {
     fn check(&self, hca: &mut Hca, announced: u16) -> Result<(), ResumeError> {
         let mut input = QueryRmpIn::new();
         input.set_rmpn(self.rmpn);
-        let answer = hca.exec(&input).map_err(MlxError::from)?;
+        let memory = self.memory.get();
+        let answer = hca.exec_reading(&input, &[], memory.pages().len());
+        let (answer, pages) = answer.map_err(MlxError::from)?;
         let context = answer.rmp_context();
         let queue = context.wq();
-        let memory = self.memory.get();
         let stride = self.units * wqe::UNIT_BYTES_U32;
         let ours = (
             self.pd,
@@ -210,6 +211,7 @@ impl Srq {
             stride.ilog2(),
             memory.record_address(),
             RMP_READY,
+            (LINKED_LIST, 0),
         );
         let devices = (
             queue.pd(),
@@ -217,13 +219,20 @@ impl Srq {
             queue.log_wq_stride(),
             queue.dbr_addr(),
             context.state(),
+            (queue.wq_type(), queue.page_offset()),
         );
+        // Firmware may leave the page list out.
+        let is_there = pages == memory.pages() || pages.iter().all(|byte| *byte == 0);
         let known = queue.sw_counter() & 0xffff;
-        let untaken = known.wrapping_sub(queue.hw_counter()) & 0xffff;
-        if ours != devices || known != u32::from(announced) || untaken > self.outstanding {
+        let behind = |counter: u32, of: u32| counter.wrapping_sub(of) & 0xffff;
+        let untaken = behind(self.counter().into(), queue.hw_counter());
+        // The device reads the doorbell record when it needs buffers, so it may know fewer than were announced.
+        let is_counted = untaken <= self.outstanding
+            && behind(known, queue.hw_counter()) <= behind(announced.into(), queue.hw_counter());
+        if ours != devices || !is_there || !is_counted {
             return Err(ResumeError::changed(format!(
-                "shared receive queue {:#x} has pd, log_wq_sz, log_wq_stride, dbr_addr and state {devices:x?}, and not {ours:x?}; it knows {known:#x} buffers, of which it has not taken {untaken}; {announced:#x} were announced, and {} are outstanding",
-                self.rmpn, self.outstanding
+                "shared receive queue {:#x} has pd, log_wq_sz, log_wq_stride, dbr_addr, state, wq_type and page_offset {devices:x?}, and not {ours:x?}; its ring is at {:#x}: {is_there}; it knows {known:#x} buffers and has taken {:#x}; {announced:#x} were announced, and {} behind {:#x} are outstanding",
+                self.rmpn, memory.ring.iova().0, queue.hw_counter(), self.outstanding, self.counter()
             )));
         }
         Ok(())

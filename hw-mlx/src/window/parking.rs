@@ -2,8 +2,8 @@
 
 use mlx_prm::Opcode;
 
-use super::{ACCESS_MODE_KLM, UMR_FENCE_NONE, Window};
-use crate::device::Hca;
+use super::{ACCESS_MODE_KLM, Window, needs_fence};
+use crate::device::{Hca, ParkingHca};
 use crate::error::ResumeError;
 use crate::mkey;
 
@@ -24,12 +24,12 @@ pub struct WindowSnapshot {
 }
 
 impl Window {
-    /// Describes the window. Binds that are outstanding belong to their queue pair.
+    /// Describes the window for another process. Binds that are outstanding belong to their queue pair.
     #[must_use]
-    pub fn snapshot(&self) -> WindowSnapshot {
+    pub fn park(self, _at_quiet_point: &ParkingHca) -> WindowSnapshot {
         WindowSnapshot {
             index: self.index,
-            order: self.order.clone(),
+            order: self.order,
             binds: self.binds,
             has_been_invalidatable: self.has_been_invalidatable,
         }
@@ -66,7 +66,7 @@ impl Window {
             index,
             order: order.clone(),
             binds,
-            needs_fence: hca.caps().general().umr_fence() != UMR_FENCE_NONE,
+            needs_fence: needs_fence(hca),
             has_been_invalidatable,
             gone: false,
         };
@@ -80,7 +80,7 @@ impl Window {
                 context.access_mode_1_0()
             )));
         }
-        hca.count_resumed(Opcode::CREATE_MKEY);
+        hca.count_resumed(Opcode::CREATE_MKEY, index)?;
         Ok(window)
     }
 }

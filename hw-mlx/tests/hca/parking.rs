@@ -330,8 +330,8 @@ impl Work {
         }
     }
 
-    /// Parks all objects, and drops them.
-    fn park(mut self, parking: &ParkingHca) -> Parked {
+    /// Parks all objects, and drops the memory.
+    fn park(self, parking: &ParkingHca) -> Parked {
         Parked {
             request: self.request,
             mkey: self.mkey,
@@ -361,7 +361,7 @@ impl Parked {
 
     fn resume_with(&self, hca: &mut Hca, srq: Option<&Srq>) -> Result<Work, ResumeError> {
         let memory = hca.arena().claim(self.iova, self.bytes).expect("memory");
-        mkey::resume(hca, self.mkey, &self.request)?;
+        let memory = mkey::resume(hca, self.mkey, &self.request, memory)?;
         let doorbells = Doorbells::new(hca.uar().clone());
         let cq = Cq::resume(hca, &doorbells, &self.cq)?;
         let qp = Qp::resume(hca, &doorbells, &self.qp, srq, None)?;
@@ -535,16 +535,14 @@ fn a_function_in_use_is_not_parked_says_why_and_stays_usable() {
     let parking = hca.begin_parking().expect("quiet");
     let doorbells = work.doorbells.clone();
     let parked = work.park(&parking);
-    let NotParked {
-        hca: again, error, ..
-    } = *parking.finish().expect_err("a register is in use");
+    let NotParked { parking, error, .. } = *parking.finish().expect_err("a register is in use");
     let is_bar = matches!(
         error,
         ParkError::Function(driver::ParkError::Bars { count: 1, .. })
     );
     assert!(is_bar, "{error}");
     drop(doorbells);
-    hca = again.expect("the instance");
+    hca = parking.expect("unfinished").cancel().expect("driven again");
     let mut work = parked.resume(&mut hca);
     hca.finish_resuming().expect("all is there");
     work.send(0);

@@ -4,58 +4,80 @@
 //! with the memory and with the registers. It writes nothing. The second one sends commands that only ask, and compares
 //! the answers. Until its end the device's bus mastering is not ours to switch off, so a failure leaves the device as
 //! it is.
+//!
+//! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
+//! loses no event, and the process that has parked the function can go on with it. The device writes an event for each
+//! command meanwhile, and there is room for those ([`MOST_ENDED`]).
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use driver::{Block, DmaArena, Function, NamedFd};
+use driver::{Block, DmaArena, Function, Interrupt, NamedFd};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
 use super::super::Hca;
-use super::{HcaSnapshot, HcaTables, NotParked, PortSnapshot};
+use super::{HcaSnapshot, HcaTables, LONGEST_LIMIT, MOST_ENDED, PortSnapshot};
 use crate::caps::{CapabilityPage, Caps};
 use crate::cmd::CommandQueue;
-use crate::control::{Commands, Control, Objects};
+use crate::control::{Commands, Control, Known, Objects};
 use crate::counters;
 use crate::eq::{Eq, EqSnapshot};
-use crate::error::{CmdError, Mac, MlxError, NotResumed, ParkError, ResumeError};
+use crate::error::{CmdError, Mac, MlxError, NotResumed, ResumeError};
 use crate::event::{AsyncEvent, Completions, Inbox};
 use crate::gid::{self, GidTable};
 use crate::health::{Health, halves};
 use crate::instance::{Found, Listener, Listeners, Own, Parts, Shared, uar_page};
 use crate::pages::Pages;
 use crate::segment;
+use crate::slot_queue::BrokenQueues;
 use crate::vport::{self, Port};
 
 /// Name of the tables in errors.
 const TABLE: &str = "the function";
-/// Longest time limit of a snapshot.
-const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
+/// Number of entries of the event queue for commands that remain free for events, besides those of our questions.
+const EVENT_ROOM: u32 = 32;
 
 /// Resumes a function and its instance.
 pub(super) fn resume(
     snapshot: &HcaSnapshot,
     descriptors: Vec<NamedFd>,
 ) -> Result<Hca, Box<NotResumed>> {
-    if snapshot.function.vectors.is_empty() {
-        return Err(Box::new(NotResumed {
+    let count = descriptors.len();
+    let not_begun = |descriptors, error| {
+        Err(Box::new(NotResumed {
             descriptors,
             touched: false,
-            error: ResumeError::snapshot(TABLE, "it has no interrupt vectors"),
-        }));
+            error,
+        }))
+    };
+    if snapshot.function.vectors.is_empty() {
+        let error = ResumeError::snapshot(TABLE, "it has no interrupt vectors");
+        return not_begun(descriptors, error);
     }
-    let function = Function::resume(&snapshot.function, descriptors);
-    let function = function.map_err(|(descriptors, error)| NotResumed {
-        descriptors,
-        touched: false,
-        error: error.into(),
-    })?;
-    take_up(function, &snapshot.tables).map_err(|refused| {
+    let function = match Function::resume(&snapshot.function, descriptors) {
+        Ok(function) => function,
+        Err((descriptors, error)) => return not_begun(descriptors, error.into()),
+    };
+    // The given descriptors are closed now, so there is room for as many. One more is for looks at /proc.
+    let reserve: Result<Vec<Interrupt>, _> = (0..=count).map(|_| function.wakeup()).collect();
+    let taken = match &reserve {
+        Ok(_) => take_up(function, &snapshot.tables),
+        Err(_) => Err(Box::new(Refused {
+            function,
+            touched: false,
+            error: ResumeError::snapshot(
+                TABLE,
+                format!("the system has no room for {count} more descriptors"),
+            ),
+        })),
+    };
+    taken.map_err(|refused| {
         let Refused {
             function,
             touched,
             error,
         } = *refused;
+        // Duplicates of the function's descriptors take the place of the reserve.
+        drop(reserve);
         let descriptors = match function.park() {
             Ok((_, descriptors)) => descriptors,
             Err((function, error)) => {
@@ -71,51 +93,23 @@ pub(super) fn resume(
     })
 }
 
-/// Drives a function again that could not be parked.
-pub(super) fn take_back(
-    function: Function,
-    tables: &HcaTables,
-    error: driver::ParkError,
-) -> NotParked {
-    match drive_again(function, tables) {
-        Ok(hca) => NotParked {
-            hca: Some(hca),
-            parking: None,
-            error: error.into(),
-        },
-        Err(then) => NotParked {
-            hca: None,
-            parking: None,
-            error: ParkError::Lost {
-                error: Box::new(error),
-                then: Box::new(then),
-            },
-        },
-    }
-}
-
-/// Drives a function again that was not parked. If that fails, stops the function.
-pub(super) fn drive_again(function: Function, tables: &HcaTables) -> Result<Hca, ResumeError> {
-    take_up(function, tables).map_err(|refused| {
-        let Refused {
-            function, error, ..
-        } = *refused;
-        if let Err(error) = function.stop() {
-            tracing::error!(function = function.name(), %error, "cannot be stopped");
-        }
-        error
-    })
-}
-
 /// A function whose tables were refused.
-struct Refused {
+pub(super) struct Refused {
     function: Function,
     /// True if the device got a command.
     touched: bool,
     error: ResumeError,
 }
 
-fn take_up(function: Function, tables: &HcaTables) -> Result<Hca, Box<Refused>> {
+impl Refused {
+    /// Returns the function and the reason.
+    pub(super) fn into_parts(self) -> (Function, ResumeError) {
+        (self.function, self.error)
+    }
+}
+
+/// Makes the tables again, and goes on with the function.
+pub(super) fn take_up(function: Function, tables: &HcaTables) -> Result<Hca, Box<Refused>> {
     let mut touched = false;
     let taken = Tables::rebuild(&function, tables).and_then(|rebuilt| {
         touched = true;
@@ -133,8 +127,9 @@ fn take_up(function: Function, tables: &HcaTables) -> Result<Hca, Box<Refused>> 
 /// The tables, before the device has confirmed them.
 struct Tables {
     control: Control,
-    own: Eq,
+    own: Parts,
     completions: Completions,
+    gids: GidTable,
 }
 
 impl Tables {
@@ -144,6 +139,18 @@ impl Tables {
         let limits = [tables.command_limit, tables.reclaim_limit];
         if limits.iter().any(|limit| *limit > LONGEST_LIMIT) {
             return Err(refused(format!("time limits {limits:?}")));
+        }
+        let count = tables.spare.len();
+        if count > MOST_ENDED {
+            return Err(refused(format!("{count} ended instances")));
+        }
+        let caps = Caps::of_images(&tables.capabilities)
+            .ok_or_else(|| refused("its capability pages are short".to_owned()))?;
+        if caps.is_signed() != tables.commands.is_signed {
+            return Err(refused(format!(
+                "signed answers: {}",
+                tables.commands.is_signed
+            )));
         }
         if !vport::is_unicast(tables.port.mac) {
             return Err(refused(format!("MAC {}", Mac(tables.port.mac))));
@@ -186,11 +193,13 @@ impl Tables {
             .iter()
             .map(eq)
             .collect::<Result<_, _>>()?;
-        let own = eq(&tables.own)?;
+        let own = parts(function, eq(&tables.own)?)?;
         let spare = tables.spare.iter().map(|it| Ok(parts(function, eq(it)?)?));
         let spare = spare.collect::<Result<Vec<_>, ResumeError>>()?;
 
         let clock = function.clock();
+        let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
+        let gids = GidTable::resume(&tables.gids, tables.port.mac, room, clock.now())?;
         let written = halves(queue.iova());
         let notices = function.notices().clone();
         let mut health = Health::new(registers.clone(), notices, written, clock.now());
@@ -200,9 +209,10 @@ impl Tables {
         // The vector was compared with the number of vectors.
         let vector = tables.own.vector as usize;
         let listener = Listener::new(vector, wakeup).with_inbox(inbox);
-        let mut resumed = Objects::default();
-        for _ in 0..tables.event_queues.len() + 1 + tables.spare.len() {
-            resumed.count(Opcode::CREATE_EQ);
+        let mut resumed = Known::default();
+        for eq in tables.spare.iter().chain([&tables.own]).chain(&tables.event_queues) {
+            // The numbers differ, as `check_event_queues` has shown.
+            let _is_new = resumed.resume(Opcode::CREATE_EQ, eq.eqn);
         }
         Ok(Self {
             control: Control {
@@ -224,6 +234,9 @@ impl Tables {
                 orphaned_rings: Vec::new(),
                 event_mode: false,
                 closed: false,
+                is_parking: false,
+                readers: 0,
+                broken: BrokenQueues::default(),
                 requested: false,
                 link_up: tables.link_up,
                 slot_wanted: false,
@@ -241,6 +254,7 @@ impl Tables {
             },
             own,
             completions: own_completions,
+            gids,
         })
     }
 
@@ -250,16 +264,15 @@ impl Tables {
             mut control,
             own,
             completions,
+            gids,
         } = self;
         exec(&mut control, &NopIn::new())?;
-        // Commands are polled so far, so that no event queue is written to before the device has confirmed it.
         let contexts = [0, 1, 2].map(|at| query_eq(&mut control, tables.event_queues[at].eqn));
         for (eq, context) in control.eqs.iter().zip(contexts) {
             eq.check(&context?)?;
         }
-        control.event_mode = true;
         let context = query_eq(&mut control, tables.own.eqn)?;
-        own.check(&context)?;
+        own.eq.check(&context)?;
         for (at, spare) in tables.spare.iter().enumerate() {
             let context = query_eq(&mut control, spare.eqn)?;
             control.spare[at].eq.check(&context)?;
@@ -268,8 +281,6 @@ impl Tables {
         caps.check()?;
         check_capabilities(&caps, tables)?;
         let mtu = check_vport(&mut control, &tables.port)?;
-        let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
-        let gids = GidTable::resume(&tables.gids, tables.port.mac, room, control.now())?;
         check_gids(&mut control, &gids, caps.port_number())?;
         if let Some(set) = tables.counter_set {
             counters::query_set(&mut control, set).map_err(MlxError::from)?;
@@ -301,12 +312,11 @@ impl Tables {
         if let Some(cause) = control.health.dead() {
             return Err(MlxError::Dead(cause).into());
         }
-        // From here on, dropping the function stops the device.
+        // Nothing is refused any more. From here on, dropping the function stops the device.
         control.bus_master = true;
         control.watch_health = true;
-        let vector = tables.own.vector as usize;
-        let parts = parts(function, own)?;
-        let mut own = Own::new(&control, 0, vector, Some(parts));
+        control.event_mode = true;
+        let mut own = Own::new(&control, 0, own.vector, Some(own));
         own.completions = completions;
         let mut hca = Hca::new(Shared::new(control, gids, found), own);
         // The interrupts of this time are those of the other process, so all event queues are drained and armed.
@@ -465,12 +475,6 @@ fn check_capabilities(caps: &Caps, tables: &HcaTables) -> Result<(), ResumeError
             page.op_mod
         )));
     }
-    if caps.is_signed() != tables.commands.is_signed {
-        return Err(ResumeError::snapshot(
-            TABLE,
-            format!("signed answers: {}", tables.commands.is_signed),
-        ));
-    }
     Ok(())
 }
 
@@ -487,13 +491,16 @@ fn check_vport(control: &mut Control, port: &PortSnapshot) -> Result<u32, Resume
     Ok(mtu.min(port.mtu))
 }
 
-/// Compares our addresses with the device's table, if the firmware lets it be read.
+/// Compares our addresses with the device's table, if the firmware lets it be read. Compares as many as the event queue
+/// for commands has room for.
 fn check_gids(
     control: &mut Control,
     gids: &GidTable,
     port: Option<u32>,
 ) -> Result<(), ResumeError> {
-    for entry in gids.all() {
+    // CAST: widening, on every target of the driver.
+    let room = control.eqs[0].room().saturating_sub(EVENT_ROOM) as usize;
+    for entry in gids.all().into_iter().take(room) {
         match gid::read_entry(control, entry.index, port) {
             Ok(now) if now == (entry.gid, entry.mac) => {}
             Ok((gid, mac)) => {

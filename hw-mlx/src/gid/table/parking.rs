@@ -129,9 +129,13 @@ impl GidTable {
     }
 
     /// Takes a reference to an entry for a queue pair that had one before. Unlike [`GidTable::hold`], this also works
-    /// for a retiring entry. Returns `None` if `index` has no entry.
-    pub(crate) fn hold_again(&self, index: u8) -> Option<Use> {
-        let held = Arc::clone(self.entries().uses.get(&index)?);
-        Some(Use { _held: held })
+    /// for a retiring entry. If the entry was cleared while the queue pair had a reference to it, the reference is to
+    /// nothing, as the queue pair's was.
+    pub(crate) fn hold_again(&self, index: u8) -> Use {
+        let entries = self.entries();
+        let held = entries.uses.get(&index);
+        Use {
+            _held: held.map(Arc::clone).unwrap_or_default(),
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! is rung. The WQEs are in the ring, and each request of the snapshot must be the one that its WQE says.
 
 use driver::DmaBuffer;
+use mlx_prm::WqeOpcode;
 
 use super::{
     BIND, MIN_RING_BLOCKS, OWN, SEND_COUNTER, SUPPRESSED, SendQueue, SendSizes, Shadow, Tail,
@@ -19,6 +20,8 @@ const TABLE: &str = "a send queue";
 const MOST: u64 = 1 << 62;
 /// Maximum number of blocks of a WQE.
 const MAX_BLOCKS: u32 = 16;
+/// Number of units of a request of the library itself: the control segment and a remote address.
+const OWN_UNITS: usize = 2;
 
 /// A send queue with its outstanding requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,6 +109,7 @@ impl SendQueue {
     }
 
     /// Makes the queue again, in `buffer` from byte offset `base` on. Writes nothing to the buffer and the record.
+    /// `needs_fence` is true if the request after a bind must carry a fence.
     ///
     /// # Errors
     /// The numbers contradict each other, the WQEs, or the doorbell record.
@@ -114,7 +118,7 @@ impl SendQueue {
         (buffer, base): (&DmaBuffer, usize),
         record: &DmaBuffer,
         doorbells: &Doorbells,
-        number: u32,
+        (number, needs_fence): (u32, bool),
     ) -> Result<Self, ResumeError> {
         let SendQueueSnapshot {
             sizes,
@@ -165,6 +169,14 @@ impl SendQueue {
         queue.unreported = unreported;
         queue.unmatched_entries = unmatched;
         queue.producer_index = producer;
+        // A bind that is complete has changed its key, so without a request it does not matter what was the last one.
+        let ends_in_bind = requests.last().map(|last| last.is_bind && needs_fence);
+        if ends_in_bind.is_some_and(|ends| ends != is_behind_bind) || is_behind_bind && !needs_fence
+        {
+            return Err(refused(format!(
+                "behind a bind: {is_behind_bind}; the last request is a bind: {ends_in_bind:?}; fences are needed: {needs_fence}"
+            )));
+        }
         if is_behind_bind {
             queue.max_requests = 0;
         }
@@ -174,9 +186,11 @@ impl SendQueue {
         queue.shadow.oldest = queue.next().wrapping_sub(count);
         let ends = requests.iter().skip(1).map(|next| next.index);
         let mut number = queue.shadow.oldest;
-        let mut blocks = 0;
+        let (mut blocks, mut silent) = (0, 0);
         for (request, end) in requests.iter().zip(ends.chain([producer])) {
-            blocks += u32::from(queue.check_wqe(request, end)?);
+            let is_reported = queue.check_wqe(request, end, wqe_blocks)?;
+            blocks += u32::from(end.wrapping_sub(request.index));
+            silent = if is_reported { 0 } else { silent + 1 };
             *queue.shadow.at_mut(number) = Shadow {
                 cookie: request.cookie,
                 reported: Tail::of_block(
@@ -197,6 +211,17 @@ impl SendQueue {
                 "{blocks} blocks in a ring of {ring_blocks}"
             )));
         }
+        // With requests that ask for no CQE only, the last one that did may be complete.
+        let is_right = if silent < count {
+            unreported == silent
+        } else {
+            unreported >= silent
+        };
+        if !is_right {
+            return Err(refused(format!(
+                "{unreported} requests since the last one that asked for a CQE, and {silent} such WQEs at the end"
+            )));
+        }
         // The doorbell of requests that were posted without one is the start of the last one's WQE.
         queue.unrung = requests.last().map_or(0, |last| queue.head_of(last.index));
         Ok(queue)
@@ -207,25 +232,56 @@ impl SendQueue {
         self.ring.block(u32::from(index)).load_be64::<0>().get()
     }
 
-    /// Checks that a request is that of the WQE at its index, which ends before block `end`. Returns its blocks.
-    fn check_wqe(&self, request: &RequestSnapshot, end: u16) -> Result<u16, ResumeError> {
+    /// Checks that a request is that of the WQE at its index, which ends before block `end` and has at most `most`
+    /// blocks. Returns whether the WQE asks for a CQE.
+    fn check_wqe(
+        &self,
+        request: &RequestSnapshot,
+        end: u16,
+        most: u32,
+    ) -> Result<bool, ResumeError> {
         let head = self.head_of(request.index);
+        let block = self.ring.block(u32::from(request.index));
+        let [_, _, _, flags, ..] = block.load_be64::<8>().get().to_be_bytes();
         let blocks = end.wrapping_sub(request.index);
-        let [_, high, low, ..] = head.to_be_bytes();
+        let [_, high, low, opcode, ..] = head.to_be_bytes();
         // CAST: the lower half.
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         let qpn_ds = head as u32;
         let units = (qpn_ds & 0x3f) as usize;
-        let is_it = u16::from_be_bytes([high, low]) == request.index
+        let is_there = u16::from_be_bytes([high, low]) == request.index
             && qpn_ds & !0xff == self.qpn_shifted
             && units > 0
-            && wqe::blocks(units) == usize::from(blocks);
-        if is_it {
-            return Ok(blocks);
+            && wqe::blocks(units) == usize::from(blocks)
+            && u32::from(blocks) <= most;
+        let is_reported = flags & wqe::flag::COMPLETE != 0;
+        let opcode = WqeOpcode(opcode);
+        let RequestSnapshot {
+            cookie,
+            index: _,
+            bytes,
+            is_suppressed,
+            is_unsignalled,
+            is_bind,
+            is_own,
+        } = *request;
+        // The success of a bind, and of a request of the library, is always reported.
+        let is_plain = is_reported && !is_suppressed && bytes == 0;
+        let is_it = (is_reported || is_suppressed)
+            && is_bind == (opcode == WqeOpcode::UMR)
+            && (!is_bind || is_plain && !is_own)
+            && (!is_own
+                || is_plain
+                    && opcode == WqeOpcode::RDMA_WRITE
+                    && (cookie, is_unsignalled, units) == (0, false, OWN_UNITS));
+        if is_there && is_it {
+            return Ok(is_reported);
         }
         Err(ResumeError::snapshot(
             TABLE,
-            format!("{request:x?} to block {end:#x}, and the WQE there begins {head:#018x}"),
+            format!(
+                "{request:x?} to block {end:#x}, and the WQE there begins {head:#018x} and has flags {flags:#x}"
+            ),
         ))
     }
 

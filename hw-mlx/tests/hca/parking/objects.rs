@@ -52,7 +52,6 @@ fn a_shared_receive_queue_goes_on_with_its_buffers_in_any_order() {
     let parking = hca.begin_parking().expect("quiet");
     let shared = srq.park(&parking);
     let parked = work.park(&parking);
-    drop(srq);
     let (snapshot, descriptors) = parking.finish().expect("parked");
     let mut hca = resume(&snapshot, descriptors);
     let mut srq = Srq::resume(&mut hca, &shared).expect("resumed");
@@ -115,7 +114,6 @@ fn numbers_of_a_shared_receive_queue_that_contradict_the_ring_are_refused() {
         (0..2).for_each(|cookie| srq.post_recv(nothing(), cookie).expect("room"));
         let parking = hca.begin_parking().expect("quiet");
         let mut shared = srq.park(&parking);
-        drop(srq);
         let (snapshot, descriptors) = parking.finish().expect("parked");
         let mut hca = resume(&snapshot, descriptors);
         change(&mut shared);
@@ -136,9 +134,9 @@ fn a_memory_window_keeps_the_order_of_its_keys() {
     let order = Variants::new(Random::new(Some(3)).expect("seeded")).order();
     let window = window::create(&mut hca, pd, order).expect("a window");
     let (key, next) = (window.key(), window.next_key());
-    let parked = window.snapshot();
-    drop(window);
-    let (snapshot, descriptors) = park(hca);
+    let parking = hca.begin_parking().expect("quiet");
+    let parked = window.park(&parking);
+    let (snapshot, descriptors) = parking.finish().expect("parked");
     let mut hca = resume(&snapshot, descriptors);
     let mut wrong = parked.clone();
     wrong.binds += 1;
@@ -249,11 +247,9 @@ fn qp1_goes_on_with_the_datagrams_that_came_meanwhile() {
     send_mad(&hca, &mut gsi, 3);
     let parking = hca.begin_parking().expect("quiet");
     let parked = gsi.park(&parking).expect("it works");
-    drop(gsi);
     let (snapshot, descriptors) = parking.finish().expect("parked");
     let mut hca = resume(&snapshot, descriptors);
-    let doorbells = Doorbells::new(hca.uar().clone());
-    let mut gsi = Gsi::resume(&mut hca, &doorbells, &parked).expect("resumed");
+    let mut gsi = Gsi::resume(&mut hca, &parked).expect("resumed");
     hca.finish_resuming().expect("all is there");
     for byte in 2..4 {
         assert_eq!(receive_mad(&mut hca, &mut gsi).mad, [byte; MAD_BYTES]);
@@ -265,7 +261,7 @@ fn qp1_goes_on_with_the_datagrams_that_came_meanwhile() {
         assert_eq!(receive_mad(&mut hca, &mut gsi).mad, [byte; MAD_BYTES]);
     }
     gsi.destroy(&mut hca).expect("destroyed");
-    drop((doorbells, hca));
+    drop(hca);
     assert_eq!(served.finished(before), 2);
 }
 
@@ -283,17 +279,15 @@ fn cookies_of_qp1_that_are_no_slots_are_refused() {
         let served = Served::new();
         let mut hca = served.open();
         let before = served.resets();
-        let mut gsi = gsi_of(&mut hca);
+        let gsi = gsi_of(&mut hca);
         let parking = hca.begin_parking().expect("quiet");
         let mut parked = gsi.park(&parking).expect("it works");
-        drop(gsi);
         let (snapshot, descriptors) = parking.finish().expect("parked");
         let mut hca = resume(&snapshot, descriptors);
-        let doorbells = Doorbells::new(hca.uar().clone());
         change(&mut parked);
-        let error = Gsi::resume(&mut hca, &doorbells, &parked).expect_err("other slots");
+        let error = Gsi::resume(&mut hca, &parked).expect_err("other slots");
         assert!(matches!(error, ResumeError::Snapshot { .. }), "{error}");
-        drop((doorbells, hca));
+        drop(hca);
         served.finished(before);
     }
 }
