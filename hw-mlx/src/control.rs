@@ -379,8 +379,7 @@ impl Control {
                 } else if !self.is_over(exchange.over_at) {
                     return Some(Err(error));
                 }
-                self.unwind(opcode, object, exchange.out_bytes)
-                    .ok_or(error)
+                self.unwind(opcode, object, exchange.out_bytes).ok_or(error)
             }
             answer => answer,
         })

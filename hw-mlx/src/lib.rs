@@ -107,7 +107,8 @@ pub mod wqe;
 pub use config::HcaConfig;
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 pub use device::{
-    Hca, HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, Opened, ParkingHca, Pending, PortSnapshot,
+    Hca, HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, Opened, ParkingHca, Pending,
+    PortSnapshot,
 };
 pub use eq::EqSnapshot;
 pub use error::{

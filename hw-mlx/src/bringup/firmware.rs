@@ -13,8 +13,8 @@ use crate::health::{Health, halves};
 use crate::instance::{Listener, Listeners};
 use crate::pages::{MAX_PAGES, Pages};
 use crate::report::{Step, Stopwatch};
-use crate::slot_queue::BrokenQueues;
 use crate::segment;
+use crate::slot_queue::BrokenQueues;
 use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn};
 
 /// Number of the interface step sequence that this driver uses.

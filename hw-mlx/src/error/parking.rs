@@ -73,7 +73,9 @@ pub enum ParkError {
         objects: Vec<(&'static str, i64)>,
     },
     /// More instances have ended than a function is parked with, and none has taken their doorbell pages over.
-    #[error("the doorbell pages of {count} ended instances are kept; a function is parked with at most {most}")]
+    #[error(
+        "the doorbell pages of {count} ended instances are kept; a function is parked with at most {most}"
+    )]
     EndedInstances {
         /// Number of instances.
         count: usize,
@@ -110,7 +112,9 @@ pub enum ParkError {
 
 /// Returns kinds and numbers of objects as text.
 fn list(objects: &[(&'static str, i64)]) -> String {
-    let all = objects.iter().map(|(kind, count)| format!("{kind} {count}"));
+    let all = objects
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"));
     all.collect::<Vec<_>>().join(", ")
 }
 

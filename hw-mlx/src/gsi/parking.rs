@@ -44,10 +44,7 @@ impl Gsi {
     /// # Errors
     /// The unchanged QP1, and [`ParkError::Broken`]: it has failed since the quiet point, and was not repaired yet
     /// ([`Gsi::repair_due`]).
-    pub fn park(
-        self,
-        at_quiet_point: &ParkingHca,
-    ) -> Result<GsiSnapshot, Box<(Self, ParkError)>> {
+    pub fn park(self, at_quiet_point: &ParkingHca) -> Result<GsiSnapshot, Box<(Self, ParkError)>> {
         let Self {
             queue,
             mut memory,

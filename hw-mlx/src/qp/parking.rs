@@ -137,8 +137,7 @@ impl Qp {
         let own_receives = recv_sizes.max_recvs > 0;
         let send_base = send_base(own_receives, recv_sizes.bytes());
         let number_and_fence = (qpn, window::needs_fence(hca));
-        let send =
-            SendQueue::resume(send, (ring, send_base), record, doorbells, number_and_fence)?;
+        let send = SendQueue::resume(send, (ring, send_base), record, doorbells, number_and_fence)?;
         let receive = match srq {
             Some(srq) => ReceiveSource::Shared(srq.rmpn()),
             None => ReceiveSource::own(own_receives, &recv_sizes),
@@ -204,11 +203,7 @@ pub(crate) fn check(
 
 /// Reads a queue pair's context from the device, and the first `bytes` bytes of its page list. Returns fewer bytes if the
 /// answer has no room for them.
-fn query_with_pages(
-    hca: &mut Hca,
-    qpn: Qpn,
-    bytes: usize,
-) -> Result<(Qpc, Vec<u8>), ResumeError> {
+fn query_with_pages(hca: &mut Hca, qpn: Qpn, bytes: usize) -> Result<(Qpc, Vec<u8>), ResumeError> {
     let mut command = QueryQpIn::new();
     command.set_qpn(qpn.get());
     let beyond = (PAGE_LIST + bytes).saturating_sub(QueryQpOut::SIZE);
@@ -281,8 +276,20 @@ fn compare(
 
 /// Returns the fields of a context that stay the same from creation on.
 fn shape(context: &Qpc) -> [u32; 13] {
-    let own = |field: u32| if context.rq_type() == OWN_RECEIVES { field } else { 0 };
-    let shared = |field: u32| if context.rq_type() == SHARED_RECEIVES { field } else { 0 };
+    let own = |field: u32| {
+        if context.rq_type() == OWN_RECEIVES {
+            field
+        } else {
+            0
+        }
+    };
+    let shared = |field: u32| {
+        if context.rq_type() == SHARED_RECEIVES {
+            field
+        } else {
+            0
+        }
+    };
     [
         context.st(),
         context.pd(),

@@ -232,7 +232,11 @@ impl Srq {
         if ours != devices || !is_there || !is_counted {
             return Err(ResumeError::changed(format!(
                 "shared receive queue {:#x} has pd, log_wq_sz, log_wq_stride, dbr_addr, state, wq_type and page_offset {devices:x?}, and not {ours:x?}; its ring is at {:#x}: {is_there}; it knows {known:#x} buffers and has taken {:#x}; {announced:#x} were announced, and {} behind {:#x} are outstanding",
-                self.rmpn, memory.ring.iova().0, queue.hw_counter(), self.outstanding, self.counter()
+                self.rmpn,
+                memory.ring.iova().0,
+                queue.hw_counter(),
+                self.outstanding,
+                self.counter()
             )));
         }
         Ok(())

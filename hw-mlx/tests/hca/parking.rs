@@ -5,9 +5,11 @@
 
 mod changed;
 mod objects;
+mod refused;
+mod resumed;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use hw_mlx::qp::{Qp, QpSnapshot};
 use hw_mlx::srq::Srq;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::{
-    AsyncEvent, EqSnapshot, Hca, HcaConfig, HcaSnapshot, HcaTables, NotParked, ParkError,
+    AsyncEvent, EqSnapshot, GidEntry, Hca, HcaConfig, HcaSnapshot, HcaTables, NotParked, ParkError,
     ParkingHca, ResumeError,
 };
 use hw_sim::{FaultCause, Profile, Sim, SimConfig, SimFunction};
@@ -52,6 +54,8 @@ struct Served {
     sim: Sim,
     function: Arc<SimFunction>,
     directory: TempDir,
+    /// True while the function's time stands still, so that what is posted is not done.
+    stopped: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -61,7 +65,7 @@ impl Served {
         clippy::disallowed_methods,
         reason = "the server and its time are another process's"
     )]
-    fn new() -> Self {
+    fn with(change: impl FnOnce(Profile) -> Profile) -> Self {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -69,7 +73,7 @@ impl Served {
         sim.set_posted_writes(true);
         let mut profile = Profile::named("served", [2, 0, 0, 0, 0, 1]);
         profile.pages.init = profile.pages.init.min(64);
-        let function = sim.add_function(profile);
+        let function = sim.add_function(change(profile));
         let directory = tempfile::tempdir().expect("a directory");
         let (listener, taken) =
             driver::listen_at(&directory.path().join("served")).expect("a path");
@@ -81,10 +85,14 @@ impl Served {
         });
         let over = Arc::new(AtomicBool::new(false));
         let (ends, moved) = (Arc::clone(&over), sim.clone());
+        let stopped = Arc::new(AtomicBool::new(false));
+        let stands = Arc::clone(&stopped);
         let mover = thread::spawn(move || {
             let clock = RealClock::new();
             while !ends.load(Ordering::Relaxed) {
-                moved.advance(Duration::from_millis(1));
+                if !stands.load(Ordering::Relaxed) {
+                    moved.advance(Duration::from_millis(1));
+                }
                 clock.wait(&[], clock.now() + Duration::from_millis(1));
             }
         });
@@ -92,14 +100,34 @@ impl Served {
             sim,
             function,
             directory,
+            stopped,
             over,
             threads: vec![server, mover],
         }
     }
 
+    fn new() -> Self {
+        Self::with(|profile| profile)
+    }
+
     fn open(&self) -> Hca {
+        self.open_with(HcaConfig::new())
+    }
+
+    fn open_with(&self, config: HcaConfig) -> Hca {
         let function = Function::vfio_user(self.directory.path().join("served"));
-        Hca::open(function.expect("a server"), HcaConfig::new()).expect("bring-up")
+        Hca::open(function.expect("a server"), config).expect("bring-up")
+    }
+
+    /// Stops the function's time.
+    fn stop_time(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the function do all that is posted, and its time go on.
+    fn go_on(&self) {
+        self.sim.advance(Duration::from_millis(100));
+        self.stopped.store(false, Ordering::Relaxed);
     }
 
     fn resets(&self) -> u64 {
@@ -219,6 +247,10 @@ struct Work {
 impl Work {
     /// Creates a queue pair that is connected to itself.
     fn new(hca: &mut Hca) -> Self {
+        Self::with(hca, SIZES)
+    }
+
+    fn with(hca: &mut Hca, sizes: QueueSizes) -> Self {
         let doorbells = Doorbells::new(hca.uar().clone());
         let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
         let bytes = 2 * SLOTS as usize * 4096;
@@ -229,7 +261,7 @@ impl Work {
             bytes: bytes as u64,
             access: Access::LOCAL_READ | Access::LOCAL_WRITE,
             variant: 0,
-            may_have_windows: false,
+            may_have_windows: sizes.binds,
         };
         let (mkey, _) = mkey::create(hca, &request, memory.iova()).expect("a key");
         let cq = Cq::create(hca, &doorbells, 64).expect("a completion queue");
@@ -238,7 +270,7 @@ impl Work {
             cqn_send: cq.cqn(),
             cqn_receive: cq.cqn(),
             srq: None,
-            sizes: SIZES,
+            sizes,
             owner: 7,
         };
         let mut qp = Qp::create(hca, &doorbells, &qp_request).expect("a queue pair");
@@ -388,8 +420,12 @@ fn pattern(slot: u32) -> Vec<u8> {
 
 /// Moves a queue pair from INIT to RTS, connected to itself by our own address.
 fn connect(hca: &mut Hca, qp: &mut Qp) {
-    let gids = hca.gids();
-    let own = gids.first().expect("an address");
+    let own = *hca.gids().first().expect("an address");
+    connect_from(hca, qp, &own);
+}
+
+/// Does the same with another of our addresses.
+fn connect_from(hca: &mut Hca, qp: &mut Qp, own: &GidEntry) {
     let receive = ReadyToReceive {
         path: Path {
             source_gid_index: own.index,

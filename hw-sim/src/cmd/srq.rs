@@ -4,11 +4,11 @@ use super::umem::QueuePlace;
 use super::{Cmd, Outcome, output, refuse};
 use crate::srq::Srq;
 use crate::umem::Places;
-use zerocopy::IntoBytes;
 use mlx_prm::{
     CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut,
     QueryRmpIn, QueryRmpOut,
 };
+use zerocopy::IntoBytes;
 
 const STATE_READY: u32 = 1;
 const STATE_ERROR: u32 = 3;

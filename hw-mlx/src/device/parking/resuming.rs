@@ -210,7 +210,12 @@ impl Tables {
         let vector = tables.own.vector as usize;
         let listener = Listener::new(vector, wakeup).with_inbox(inbox);
         let mut resumed = Known::default();
-        for eq in tables.spare.iter().chain([&tables.own]).chain(&tables.event_queues) {
+        for eq in tables
+            .spare
+            .iter()
+            .chain([&tables.own])
+            .chain(&tables.event_queues)
+        {
             // The numbers differ, as `check_event_queues` has shown.
             let _is_new = resumed.resume(Opcode::CREATE_EQ, eq.eqn);
         }

@@ -190,6 +190,12 @@ impl SendQueue {
         for (request, end) in requests.iter().zip(ends.chain([producer])) {
             let is_reported = queue.check_wqe(request, end, wqe_blocks)?;
             blocks += u32::from(end.wrapping_sub(request.index));
+            // A suppressed request asks for a CQE only if it is the last of a row.
+            if is_reported && request.is_suppressed && silent + 1 != queue.reclaim_every {
+                return Err(refused(format!(
+                    "{request:x?} asks for a CQE behind {silent} others that ask for none"
+                )));
+            }
             silent = if is_reported { 0 } else { silent + 1 };
             *queue.shadow.at_mut(number) = Shadow {
                 cookie: request.cookie,

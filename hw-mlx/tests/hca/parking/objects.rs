@@ -78,7 +78,7 @@ fn a_shared_receive_queue_goes_on_with_its_buffers_in_any_order() {
 }
 
 /// Takes the completions of a queue pair with a shared receive queue.
-fn taken(work: &mut Work, srq: &mut Srq) -> Vec<Completion> {
+pub(super) fn taken(work: &mut Work, srq: &mut Srq) -> Vec<Completion> {
     let mut done = Vec::new();
     while let Some(entry) = work.cq.poll() {
         done.extend(if entry.is_request() {
@@ -197,7 +197,7 @@ fn a_completion_queue_that_was_resized_is_resumed_and_its_events_come() {
 }
 
 /// Sends a datagram of QP1 to ourselves.
-fn send_mad(hca: &Hca, gsi: &mut Gsi, byte: u8) {
+pub(super) fn send_mad(hca: &Hca, gsi: &mut Gsi, byte: u8) {
     let gids = hca.gids();
     let own = gids.first().expect("an address");
     let to = MadAddress {
@@ -214,7 +214,7 @@ fn send_mad(hca: &Hca, gsi: &mut Gsi, byte: u8) {
     gsi.send(&to, own.mac, &[byte; MAD_BYTES]).expect("a slot");
 }
 
-fn receive_mad(hca: &mut Hca, gsi: &mut Gsi) -> ReceivedMad {
+pub(super) fn receive_mad(hca: &mut Hca, gsi: &mut Gsi) -> ReceivedMad {
     let deadline = hca.now() + PATIENCE;
     loop {
         while let Some(cqn) = hca.next_shared_completion() {
@@ -229,7 +229,7 @@ fn receive_mad(hca: &mut Hca, gsi: &mut Gsi) -> ReceivedMad {
     }
 }
 
-fn gsi_of(hca: &mut Hca) -> Gsi {
+pub(super) fn gsi_of(hca: &mut Hca) -> Gsi {
     let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
     let doorbells = Doorbells::new(hca.uar().clone());
     Gsi::create(hca, &doorbells, pd).expect("QP1")

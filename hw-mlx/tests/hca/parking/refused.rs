@@ -1,0 +1,204 @@
+//! Functions that are not parked: the reason has a name, and nothing has changed, or the parking can be finished.
+
+use hw_mlx::ethernet::Ethernet;
+use hw_mlx::gsi::Gsi;
+use mlx_prm::ToErrQpIn;
+
+use super::*;
+
+/// Its objects belong to no other process: it is destroyed before the function is parked, and made again.
+#[test]
+fn an_ethernet_port_is_refused_by_the_names_of_its_objects() {
+    let served = Served::with(|profile| profile.ethernet());
+    let mut hca = served.open();
+    let before = served.resets();
+    let doorbells = Doorbells::new(hca.uar().clone());
+    let ethernet = Ethernet::create(&mut hca, &doorbells).expect("a port");
+    let (again, error) = not_parked(hca);
+    hca = again;
+    let ParkError::Objects { objects } = &error else {
+        panic!("{error}");
+    };
+    for kind in ["SQ", "RQ", "TIS", "TIR", "transport domain", "flow table"] {
+        assert!(objects.contains(&(kind, 1)), "{kind}: {error}");
+        assert!(error.to_string().contains(kind), "{error}");
+    }
+    ethernet.destroy(&mut hca).expect("destroyed");
+    drop(doorbells);
+    let (snapshot, descriptors) = park(hca);
+    let mut hca = resume(&snapshot, descriptors);
+    hca.finish_resuming().expect("all is there");
+    let doorbells = Doorbells::new(hca.uar().clone());
+    let ethernet = Ethernet::create(&mut hca, &doorbells).expect("a port");
+    ethernet.destroy(&mut hca).expect("destroyed");
+    drop(doorbells);
+    hca.close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
+/// The resumption would refuse such a snapshot, when it is too late.
+#[test]
+fn a_time_limit_that_no_snapshot_may_have_is_refused_before_anything_is_parked() {
+    let served = Served::new();
+    let mut config = HcaConfig::new();
+    config.command_timeout = Duration::from_secs(3601);
+    let hca = served.open_with(config);
+    let before = served.resets();
+    let (hca, error) = not_parked(hca);
+    let limit = Duration::from_secs(3601);
+    assert!(
+        matches!(error, ParkError::TimeLimit { limit: it, .. } if it == limit),
+        "{error}"
+    );
+    hca.close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
+#[test]
+fn a_broken_qp1_is_refused_until_it_is_repaired_or_gone() {
+    let served = Served::new();
+    let mut hca = served.open();
+    let before = served.resets();
+    for repairs in [true, false] {
+        let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
+        let doorbells = Doorbells::new(hca.uar().clone());
+        let mut gsi = Gsi::create(&mut hca, &doorbells, pd).expect("QP1");
+        let mut command = ToErrQpIn::new();
+        command.set_qpn(gsi.number().get());
+        hca.exec(&command).expect("in error");
+        let deadline = hca.now() + PATIENCE;
+        while gsi.repair_due().is_none() {
+            assert!(hca.now() < deadline, "QP1 does not break");
+            assert!(gsi.receive().is_none(), "a datagram");
+        }
+        let refused = hca.begin_parking().expect_err("QP1 is broken");
+        let is_broken = matches!(refused.error, ParkError::Broken { queue: "QP1" });
+        assert!(is_broken, "{refused}");
+        hca = refused.hca.expect("the instance");
+        if repairs {
+            gsi.repair(&mut hca).expect("repaired");
+        }
+        gsi.destroy(&mut hca).expect("destroyed");
+    }
+    let (snapshot, descriptors) = park(hca);
+    let hca = resume(&snapshot, descriptors);
+    hca.close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
+/// A clone of the arena is another owner of the memory, so the function can neither be parked nor driven again before
+/// the clone is dropped. It is not lost.
+#[test]
+fn a_clone_of_the_arena_keeps_the_parking_unfinished_until_it_is_dropped() {
+    let served = Served::new();
+    let mut hca = served.open();
+    let before = served.resets();
+    for cancels in [true, false] {
+        let arena = hca.arena().clone();
+        let refused = hca.park().expect_err("a clone");
+        let is_clone = matches!(
+            refused.error,
+            ParkError::Function(driver::ParkError::Clones { .. })
+        );
+        assert!(is_clone, "{refused}");
+        let parking = refused.parking.expect("unfinished");
+        let parking = parking.finish().expect_err("a clone").parking;
+        let not_cancelled = parking.expect("unfinished").cancel().expect_err("a clone");
+        let parking = not_cancelled.parking;
+        drop(arena);
+        hca = if cancels {
+            parking.cancel().expect("driven again")
+        } else {
+            let (snapshot, descriptors) = parking.finish().expect("parked");
+            resume(&snapshot, descriptors)
+        };
+        hca.finish_resuming().expect("all is there");
+        hca.exec(&NopIn::new()).expect("answered");
+    }
+    assert_eq!(served.resets(), before);
+    hca.close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
+/// Whoever drops an unfinished parking has given the function up.
+#[test]
+fn an_unfinished_parking_that_is_dropped_stops_the_function() {
+    for cloned in [false, true] {
+        let served = Served::new();
+        let hca = served.open();
+        let before = served.resets();
+        let function = cloned.then(|| hca.function().clone());
+        let parking = hca.begin_parking().expect("quiet");
+        if cloned {
+            let refused = parking.finish().expect_err("a clone");
+            drop(refused);
+        } else {
+            drop(parking);
+        }
+        assert!(served.resets() > before, "cloned: {cloned}");
+        drop(function);
+        served.finished(before);
+    }
+}
+
+/// A thread that reads counters has a command in the device most of the time.
+#[test]
+fn a_reader_of_counters_does_not_keep_a_function_from_being_parked() {
+    let served = Served::new();
+    let hca = served.open();
+    let before = served.resets();
+    let (opened, over) = (Mutex::new(hca.opened()), AtomicBool::new(false));
+    let read = AtomicU64::new(0);
+    let hca = thread::scope(|threads| {
+        let mut hca = hca;
+        threads.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let opened = opened.lock().expect("no panic").clone();
+                if let Some(counters) = opened.counters().expect("alive or closed") {
+                    drop(counters);
+                    read.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let deadline = hca.now() + PATIENCE;
+        for rounds in 1..=20 {
+            while read.load(Ordering::Relaxed) < rounds {
+                assert!(hca.now() < deadline, "nothing is read");
+                hca.wait(hca.now() + Duration::from_millis(1))
+                    .expect("alive");
+            }
+            let (snapshot, descriptors) = match hca.park() {
+                Ok(parked) => parked,
+                Err(error) => {
+                    over.store(true, Ordering::Relaxed);
+                    panic!("round {rounds}: {error}");
+                }
+            };
+            hca = resume(&snapshot, descriptors);
+            hca.finish_resuming().expect("all is there");
+            *opened.lock().expect("no panic") = hca.opened();
+        }
+        over.store(true, Ordering::Relaxed);
+        hca
+    });
+    hca.close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
+/// Kinds of objects that nobody here makes, but a program can, are refused as well.
+#[test]
+fn objects_of_xrc_are_refused() {
+    let served = Served::new();
+    let mut hca = served.open();
+    let before = served.resets();
+    let domain = hca.exec(&mlx_prm::AllocXrcdIn::new()).expect("a domain");
+    let (again, error) = not_parked(hca);
+    hca = again;
+    assert!(error.to_string().contains("XRC domain 1"), "{error}");
+    let mut input = mlx_prm::DeallocXrcdIn::new();
+    input.set_xrcd(domain.xrcd());
+    hca.exec(&input).expect("freed");
+    let (snapshot, descriptors) = park(hca);
+    resume(&snapshot, descriptors).close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
