@@ -27,7 +27,7 @@ pub struct EqSnapshot {
     pub iova: u64,
     /// log2 of the number of entries.
     pub log_entries: u32,
-    /// Number of entries read since the queue was created, modulo 2^32. The device knows it.
+    /// Number of entries read since the queue was created, modulo 2^32. The device knows the low 24 bits.
     pub consumer: u32,
 }
 
@@ -116,11 +116,21 @@ impl Eq {
         self.entries() - self.fresh()
     }
 
-    /// Compares the queue with the device's context, which was read after the queue was parked.
+    /// Compares the queue with the device's context, which was read after the queue was parked, and with the first entry
+    /// of its page list.
     ///
     /// # Errors
     /// The context is that of another queue, or counts differently.
-    pub(crate) fn check(&self, context: &Eqc) -> Result<(), ResumeError> {
+    pub(crate) fn check(&self, context: &Eqc, page: u64) -> Result<(), ResumeError> {
+        let iova = self.ring.memory.iova().0;
+        // Firmware may leave the page list out.
+        if (page != iova && page != 0) || context.page_offset() != 0 {
+            return Err(ResumeError::changed(format!(
+                "event queue {} is at {page:#x}, offset {:#x}, and not at {iova:#x}",
+                self.eqn,
+                context.page_offset()
+            )));
+        }
         let ours = (
             self.ring.log_entries,
             self.uar_index.get(),

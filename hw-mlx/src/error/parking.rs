@@ -198,3 +198,29 @@ pub struct NotResumed {
     #[source]
     pub error: ResumeError,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(mut answers: Vec<Result<(), ResumeError>>) -> (bool, usize) {
+        let all = answers.len();
+        let is_right = ask_twice(|| answers.remove(0)).is_ok();
+        (is_right, all - answers.len())
+    }
+
+    /// A card may write the state of a working object back only when it is asked.
+    #[test]
+    fn a_difference_is_believed_when_it_is_there_twice() {
+        let changed = || Err(ResumeError::changed("a counter"));
+        assert_eq!(answers(vec![Ok(()), changed()]), (true, 1));
+        assert_eq!(answers(vec![changed(), Ok(()), changed()]), (true, 2));
+        assert_eq!(answers(vec![changed(), changed(), Ok(())]), (false, 2));
+    }
+
+    #[test]
+    fn a_question_that_fails_is_not_asked_again() {
+        let failed = || Err(ResumeError::snapshot("a queue", "a number"));
+        assert_eq!(answers(vec![failed(), Ok(())]), (false, 1));
+    }
+}

@@ -1,6 +1,7 @@
 //! Memory keys of a function that is handed over to another process.
 
 use mlx_prm::{Mkc, Opcode, QueryMkeyIn};
+use rdma_types::Access;
 
 use super::{ACCESS_MODE_MTT, KeyRequest};
 use crate::device::Hca;
@@ -34,17 +35,24 @@ fn check(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), ResumeEr
         request.address,
         request.bytes,
         u32::from(request.variant),
+        [
+            request.access.contains(Access::LOCAL_WRITE),
+            request.access.contains(Access::REMOTE_READ),
+            request.access.contains(Access::REMOTE_WRITE),
+            request.access.contains(Access::REMOTE_ATOMIC),
+        ],
     );
     let devices = (
         context.pd(),
         context.start_addr(),
         context.len(),
         context.mkey_7_0(),
+        [context.lw(), context.rr(), context.rw(), context.a()],
     );
     let is_region = context.access_mode_1_0() == ACCESS_MODE_MTT && !context.free();
     if ours != devices || !is_region {
         return Err(ResumeError::changed(format!(
-            "key {index:#x} has pd, start_addr, len and mkey_7_0 {devices:x?}, and not {ours:x?}"
+            "key {index:#x} has pd, start_addr, len, mkey_7_0 and lw, rr, rw and a {devices:x?}, and not {ours:x?}"
         )));
     }
     hca.count_resumed(Opcode::CREATE_MKEY, index)

@@ -274,13 +274,14 @@ impl Tables {
         exec(&mut control, &NopIn::new())?;
         let contexts = [0, 1, 2].map(|at| query_eq(&mut control, tables.event_queues[at].eqn));
         for (eq, context) in control.eqs.iter().zip(contexts) {
-            eq.check(&context?)?;
+            let (context, page) = context?;
+            eq.check(&context, page)?;
         }
-        let context = query_eq(&mut control, tables.own.eqn)?;
-        own.eq.check(&context)?;
+        let (context, page) = query_eq(&mut control, tables.own.eqn)?;
+        own.eq.check(&context, page)?;
         for (at, spare) in tables.spare.iter().enumerate() {
-            let context = query_eq(&mut control, spare.eqn)?;
-            control.spare[at].eq.check(&context)?;
+            let (context, page) = query_eq(&mut control, spare.eqn)?;
+            control.spare[at].eq.check(&context, page)?;
         }
         let caps = Caps::query(&mut control)?;
         caps.check()?;
@@ -456,11 +457,17 @@ fn exec<C: mlx_prm::Command>(control: &mut Control, input: &C) -> Result<C::Out,
     Ok(control.exec(input).map_err(MlxError::from)?)
 }
 
-fn query_eq(control: &mut Control, eqn: u32) -> Result<Eqc, ResumeError> {
+/// Reads the context of an event queue from the device, and the first entry of its page list.
+fn query_eq(control: &mut Control, eqn: u32) -> Result<(Eqc, u64), ResumeError> {
     let mut input = QueryEqIn::new();
     // The number was checked when the queue was made.
     input.set_eq_number(Eqn::new(eqn).get());
-    Ok(exec(control, &input)?.eq_context_entry().clone())
+    let answer = control.exec_reading(&input, &[], size_of::<u64>());
+    let (answer, list) = answer.map_err(MlxError::from)?;
+    let page = list
+        .first_chunk()
+        .map_or(0, |page| u64::from_be_bytes(*page));
+    Ok((answer.eq_context_entry().clone(), page))
 }
 
 /// Compares the capability pages with those of the snapshot.

@@ -91,6 +91,60 @@ fn a_resumption_that_is_refused_late_loses_no_event() {
     assert_eq!(served.finished(before), 2);
 }
 
+/// What the snapshot itself contradicts is found before the device gets a command, so the previous process can go on.
+#[test]
+fn numbers_that_need_no_command_are_checked_before_the_first_one() {
+    type Change = fn(&mut HcaTables);
+    let changes: [(&str, Change); 9] = [
+        ("signed answers", |it| it.commands.is_signed = true),
+        ("is not at index 0", |it| it.gids.entries.clear()),
+        ("at index 255", |it| it.gids.entries[0].index = 255),
+        ("capability pages are short", |it| {
+            it.capabilities[0].bytes.truncate(7)
+        }),
+        ("ended instances", |it| it.spare = vec![it.own; 65]),
+        ("time limits", |it| {
+            it.command_limit = Duration::from_secs(3601)
+        }),
+        ("is there twice", |it| it.spare = vec![it.own]),
+        ("completion queues", |it| it.completions.push(1 << 24)),
+        ("with token 0", |it| it.commands.next_token = 0),
+    ];
+    let served = Served::new();
+    let hca = served.open();
+    let before = served.resets();
+    let (snapshot, mut descriptors) = park(hca);
+    for (words, change) in changes {
+        let mut wrong = snapshot.clone();
+        change(&mut wrong.tables);
+        let refused = Hca::resume(&wrong, descriptors).expect_err(words);
+        assert!(!refused.touched, "{words}: {refused}");
+        assert!(refused.to_string().contains(words), "{words}: {refused}");
+        descriptors = refused.descriptors;
+    }
+    resume(&snapshot, descriptors).close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
+/// Both queues are empty, so only the device knows which ring is whose.
+#[test]
+fn event_queues_whose_rings_are_exchanged_are_refused() {
+    let served = Served::new();
+    let hca = served.open();
+    let before = served.resets();
+    let other = hca.opened().instance().expect("an instance");
+    other.expect("open").close().expect("closed");
+    let (snapshot, descriptors) = park(hca);
+    let mut wrong = snapshot.clone();
+    core::mem::swap(&mut wrong.tables.own.iova, &mut wrong.tables.spare[0].iova);
+    let refused = Hca::resume(&wrong, descriptors).expect_err("other rings");
+    assert!(refused.to_string().contains("and not at"), "{refused}");
+    resume(&snapshot, refused.descriptors)
+        .close()
+        .expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
 /// If one key stood for the other, the memory of the other one would be freed while peers can write to it.
 #[test]
 fn an_object_that_is_resumed_twice_does_not_stand_for_another_one() {
