@@ -178,7 +178,7 @@ pub struct ParkingHca {
 /// What is left of an instance that is parked.
 enum Stage {
     /// All of it.
-    Whole(Hca),
+    Whole(Box<Hca>),
     /// The function alone. The tables are in the snapshot, and their memory stays mapped.
     Bare(BareFunction),
 }
@@ -238,7 +238,7 @@ impl Hca {
     pub fn begin_parking(mut self) -> Result<ParkingHca, Box<NotParked>> {
         match self.write_out() {
             Ok(tables) => Ok(ParkingHca {
-                stage: Stage::Whole(self),
+                stage: Stage::Whole(Box::new(self)),
                 tables,
             }),
             Err(error) => Err(Box::new(NotParked {

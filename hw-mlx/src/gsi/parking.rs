@@ -57,7 +57,8 @@ impl Gsi {
         } = self;
         let queue = match queue.park(at_quiet_point, &memory.get().record) {
             Ok(queue) => queue,
-            Err((queue, error)) => {
+            Err(refused) => {
+                let (queue, error) = *refused;
                 let unchanged = Self {
                     queue,
                     memory,

@@ -56,10 +56,10 @@ impl SlotQueue {
         mut self,
         at_quiet_point: &ParkingHca,
         record: &DmaBuffer,
-    ) -> Result<SlotQueueSnapshot, (Self, ParkError)> {
+    ) -> Result<SlotQueueSnapshot, Box<(Self, ParkError)>> {
         if self.is_broken() {
             let error = ParkError::Broken { queue: self.name };
-            return Err((self, error));
+            return Err(Box::new((self, error)));
         }
         self.slots.returned();
         Ok(SlotQueueSnapshot {
