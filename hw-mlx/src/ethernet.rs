@@ -22,6 +22,7 @@
 //! several clocks the queues use the default one.
 
 mod objects;
+mod parking;
 mod steering;
 
 use driver::{DmaArena, DmaBuffer, Instant};
@@ -32,7 +33,9 @@ use mlx_prm::{
 use rdma_types::QueueFull;
 use zerocopy::IntoBytes;
 
-use self::objects::{Object, Objects};
+pub use self::objects::Object;
+use self::objects::Objects;
+pub use self::parking::EthernetSnapshot;
 use crate::caps;
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
@@ -66,6 +69,9 @@ pub const BROADCAST: [u8; 6] = [0xff; 6];
 /// Value of `wqe_inline_mode`: the vport's context determines how many bytes must be inline.
 const INLINE_BY_VPORT: u32 = 1;
 
+/// Name of the queues in messages.
+const NAME: &str = "an Ethernet queue";
+
 /// The Ethernet port of a function.
 pub struct Ethernet {
     queue: SlotQueue,
@@ -92,6 +98,8 @@ struct Numbers {
     sqn: u32,
     rqn: u32,
     lkey: u32,
+    /// Number of the doorbell page of the send queue and the completion queue.
+    uar: u32,
 }
 
 impl Memory {
@@ -221,7 +229,7 @@ impl Ethernet {
                 return Err(error);
             }
         };
-        let Numbers { sqn, rqn, lkey } = numbers;
+        let Numbers { sqn, rqn, lkey, .. } = numbers;
         let Memory { send, recv } = memory.get();
         let queues = (
             SendQueue::new(sizes.send, &send.ring, 0, &send.record, doorbells, sqn),
@@ -229,7 +237,7 @@ impl Ethernet {
         );
         let mut ethernet = Self {
             queue: SlotQueue::new(
-                ("an Ethernet queue", hca.broken_queues()),
+                (NAME, hca.broken_queues()),
                 cq,
                 queues,
                 slot_sizes,
@@ -452,7 +460,12 @@ fn make(
     let tir = hca.exec(&input)?.tirn();
     objects.add(Object::Tir(tir));
     steering::steer_to(hca, tir, objects)?;
-    Ok(Numbers { sqn, rqn, lkey })
+    Ok(Numbers {
+        sqn,
+        rqn,
+        lkey,
+        uar: hca.uar_index().get(),
+    })
 }
 
 /// Returns the `ts_format` of a queue on a device with this capability. 0 is the free-running clock. 1 is the device's

@@ -143,7 +143,7 @@ const WITH_MEMORY: [Opcode; 8] = [
 ];
 
 /// Opcodes that create the kinds of objects that can be parked.
-const PARKED: [Opcode; 8] = [
+const PARKED: [Opcode; 15] = [
     Opcode::CREATE_MKEY,
     Opcode::CREATE_EQ,
     Opcode::CREATE_CQ,
@@ -152,6 +152,13 @@ const PARKED: [Opcode; 8] = [
     Opcode::ALLOC_PD,
     Opcode::ALLOC_UAR,
     Opcode::ALLOC_Q_COUNTER,
+    Opcode::ALLOC_TRANSPORT_DOMAIN,
+    Opcode::CREATE_TIS,
+    Opcode::CREATE_TIR,
+    Opcode::CREATE_SQ,
+    Opcode::CREATE_RQ,
+    Opcode::CREATE_FLOW_TABLE,
+    Opcode::CREATE_FLOW_GROUP,
 ];
 
 /// Objects that use memory and that this process knows: it has resumed or created them. Each is there once, so an

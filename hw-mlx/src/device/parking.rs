@@ -18,8 +18,8 @@
 //! the snapshots of the queues. Such work is never posted again.
 //!
 //! A refusal changes nothing, or the parking is unfinished and can be finished or cancelled ([`NotParked`],
-//! [`NotCancelled`]). What cannot be parked is refused by name at the beginning ([`ParkError`]): other instances, an
-//! Ethernet port, commands under way, queues that wait for a repair.
+//! [`NotCancelled`]). What cannot be parked is refused by name at the beginning ([`ParkError`]): other instances,
+//! commands under way, queues that wait for a repair, objects of XRC and of multicast.
 //!
 //! The snapshot has only what the device cannot be asked for, or what the device's answers are compared with. Waker,
 //! wakeup descriptor, flight recorder, health history and [`Opened`](super::Opened) handles are those of the process:

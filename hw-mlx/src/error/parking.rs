@@ -66,7 +66,7 @@ pub enum ParkError {
         /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// There are objects that cannot be parked, such as those of an Ethernet port or of XRC.
+    /// There are objects that cannot be parked, such as those of XRC.
     #[error("there are objects that cannot be parked: {}", list(objects))]
     Objects {
         /// Kinds and numbers of the objects.

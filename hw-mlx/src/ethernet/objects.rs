@@ -8,24 +8,37 @@ use mlx_prm::{
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 
-/// An object of the device, with the device's number for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Object {
+/// An object of the device for an Ethernet port, with the device's number for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Object {
+    /// A protection domain.
     Pd(u32),
     /// A memory key, by its index.
     Mkey(u32),
+    /// A transport domain.
     TransportDomain(u32),
+    /// The start of the send queue's path.
     Tis(u32),
+    /// The send queue.
     Sq(u32),
+    /// The receive queue.
     Rq(u32),
+    /// The end of the receive queue's path.
     Tir(u32),
+    /// The flow table.
     FlowTable(u32),
+    /// A group of entries of the flow table.
     FlowGroup {
+        /// Number of the table.
         table: u32,
+        /// Number of the group.
         group: u32,
     },
+    /// An entry of the flow table.
     FlowEntry {
+        /// Number of the table.
         table: u32,
+        /// Index of the entry.
         index: u32,
     },
 }
@@ -35,6 +48,15 @@ pub(super) enum Object {
 pub(super) struct Objects(Vec<Object>);
 
 impl Objects {
+    /// Makes the list of a port of another process.
+    pub(super) fn of(objects: &[Object]) -> Self {
+        Self(objects.to_vec())
+    }
+
+    pub(super) fn all(&self) -> &[Object] {
+        &self.0
+    }
+
     pub(super) fn add(&mut self, object: Object) {
         self.0.push(object);
     }

@@ -55,7 +55,8 @@ impl Gsi {
             dropped,
             reported_drops,
         } = self;
-        let queue = match queue.park(at_quiet_point, &memory.get().record) {
+        let record = &memory.get().record;
+        let queue = match queue.park(at_quiet_point, [record, record]) {
             Ok(queue) => queue,
             Err(refused) => {
                 let (queue, error) = *refused;

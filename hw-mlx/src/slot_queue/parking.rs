@@ -47,15 +47,15 @@ impl SlotSizes {
 }
 
 impl SlotQueue {
-    /// Describes the queues for another process. `record` is their doorbell record. The memory is the other process's
-    /// from then on.
+    /// Describes the queues for another process. `send_record` and `recv_record` are their doorbell records. The memory is
+    /// the other process's from then on.
     ///
     /// # Errors
     /// The unchanged queues, and [`ParkError::Broken`]: they have failed, and were not repaired.
     pub(crate) fn park(
         mut self,
         at_quiet_point: &ParkingHca,
-        record: &DmaBuffer,
+        [send_record, recv_record]: [&DmaBuffer; 2],
     ) -> Result<SlotQueueSnapshot, Box<(Self, ParkError)>> {
         if self.is_broken() {
             let error = ParkError::Broken { queue: self.name };
@@ -63,8 +63,8 @@ impl SlotQueue {
         }
         self.slots.returned();
         Ok(SlotQueueSnapshot {
-            send: self.send.snapshot(record),
-            recv: self.recv.snapshot(record),
+            send: self.send.snapshot(send_record),
+            recv: self.recv.snapshot(recv_record),
             slots: self.slots.get().iova().0,
             is_armed: self.armed,
             cq: self.cq.park(at_quiet_point),

@@ -5,6 +5,7 @@
 
 mod changed;
 mod objects;
+mod port;
 mod refused;
 mod resumed;
 

@@ -2,38 +2,36 @@
 
 use hw_mlx::ethernet::Ethernet;
 use hw_mlx::gsi::Gsi;
-use mlx_prm::ToErrQpIn;
+use mlx_prm::{ModifyRqIn, ToErrQpIn};
 
 use super::*;
 
-/// Its objects belong to no other process: it is destroyed before the function is parked, and made again.
+/// A port whose queue has failed is not parked before it is repaired.
 #[test]
-fn an_ethernet_port_is_refused_by_the_names_of_its_objects() {
+fn a_broken_ethernet_port_is_refused_until_it_is_repaired() {
     let served = Served::with(|profile| profile.ethernet());
     let mut hca = served.open();
     let before = served.resets();
     let doorbells = Doorbells::new(hca.uar().clone());
-    let ethernet = Ethernet::create(&mut hca, &doorbells).expect("a port");
-    let (again, error) = not_parked(hca);
-    hca = again;
-    let ParkError::Objects { objects } = &error else {
-        panic!("{error}");
-    };
-    for kind in ["SQ", "RQ", "TIS", "TIR", "transport domain", "flow table"] {
-        assert!(objects.contains(&(kind, 1)), "{kind}: {error}");
-        assert!(error.to_string().contains(kind), "{error}");
+    let mut ethernet = Ethernet::create(&mut hca, &doorbells).expect("a port");
+    let mut input = ModifyRqIn::new();
+    let (_, rqn) = ethernet.numbers();
+    input.set_rqn(rqn).set_rq_state(1).ctx_mut().set_state(3);
+    hca.exec(&input).expect("in error");
+    let deadline = hca.now() + PATIENCE;
+    while ethernet.repair_due().is_none() {
+        assert!(hca.now() < deadline, "the port does not break");
+        ethernet.take_in(|frame| panic!("{frame:x?} from nowhere"));
     }
-    ethernet.destroy(&mut hca).expect("destroyed");
-    drop(doorbells);
-    let (snapshot, descriptors) = park(hca);
-    let mut hca = resume(&snapshot, descriptors);
-    hca.finish_resuming().expect("all is there");
-    let doorbells = Doorbells::new(hca.uar().clone());
-    let ethernet = Ethernet::create(&mut hca, &doorbells).expect("a port");
-    ethernet.destroy(&mut hca).expect("destroyed");
-    drop(doorbells);
-    hca.close().expect("closed");
-    assert_eq!(served.finished(before), 1);
+    let refused = hca.begin_parking().expect_err("it is broken");
+    let is_broken = matches!(refused.error, ParkError::Broken { .. });
+    assert!(is_broken, "{refused}");
+    hca = refused.hca.expect("the instance");
+    ethernet.repair(&mut hca).expect("repaired");
+    let parking = hca.begin_parking().expect("quiet");
+    ethernet.park(&parking).expect("it works");
+    drop((doorbells, parking));
+    served.finished(before);
 }
 
 /// The resumption would refuse such a snapshot, when it is too late.
