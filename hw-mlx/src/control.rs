@@ -36,6 +36,8 @@ use driver::{Block, Clock, DmaArena, Function, Instant, Interrupt};
 use tracing::field;
 use zerocopy::FromBytes;
 
+use crate::broken::BrokenQueues;
+use crate::cmd::queue::object_of;
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, DeadCause, MlxError};
@@ -44,7 +46,6 @@ use crate::health::{Health, Heard, Verdict};
 use crate::instance::{Listeners, Parts};
 use crate::pages::Pages;
 use crate::report::Loss;
-use crate::slot_queue::BrokenQueues;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 pub(crate) use objects::{Known, Objects};
 
@@ -883,13 +884,6 @@ pub(crate) fn opcode_of(input: &[u8]) -> Opcode {
             .take(2)
             .fold(0, |value, byte| value << 8 | u16::from(*byte)),
     )
-}
-
-/// Returns the third word of a message. Commands that destroy an object, and answers to those that create one, have the
-/// object's number there.
-pub(crate) fn object_of(message: &[u8]) -> u32 {
-    let word = message.get(8..12).and_then(|word| word.first_chunk());
-    word.map_or(0, |word| u32::from_be_bytes(*word))
 }
 
 pub(crate) fn milliseconds(duration: Duration) -> u64 {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 
 use driver::{Block, Descriptor, DmaArena, Function, Held, Instant};
 
+use crate::broken::BrokenQueues;
 use crate::caps::Caps;
 use crate::cmd::{CommandTally, SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, in_span, message, typed};
@@ -29,7 +30,6 @@ use crate::pages::PageCounts;
 use crate::recorder::Recorder;
 use crate::report::BringupReport;
 use crate::sensor;
-use crate::slot_queue::BrokenQueues;
 use crate::teardown::{self, CloseError, CloseReport};
 use crate::uar::Doorbells;
 use crate::vport::qos::{self, PortQos};

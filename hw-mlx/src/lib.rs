@@ -65,6 +65,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod bringup;
+mod broken;
 pub mod caps;
 pub mod cmd;
 pub mod completion;

@@ -31,13 +31,13 @@
 
 mod parking;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use driver::{DmaArena, DmaBuffer, DmaError, Instant};
 use mlx_prm::CqeOpcode;
 use rdma_types::{Access, DataSegment, QueueFull};
 
+use crate::broken::{Broken, BrokenQueues};
 use crate::completion::{self, Status};
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
@@ -103,51 +103,6 @@ pub(crate) fn ends_repairs(error: &CmdError) -> bool {
     error.outcome_unknown() || matches!(error, CmdError::NoSlot { .. })
 }
 
-/// Names of the slot queues of a function that have failed and were not repaired since.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct BrokenQueues(Arc<Mutex<Vec<&'static str>>>);
-
-impl BrokenQueues {
-    fn names(&self) -> MutexGuard<'_, Vec<&'static str>> {
-        // No change panics half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns one of the names; `None` if all queues work.
-    pub(crate) fn first(&self) -> Option<&'static str> {
-        self.names().first().copied()
-    }
-}
-
-/// Whether a slot queue is broken. While it is, its name is among the function's [`BrokenQueues`].
-#[derive(Debug)]
-struct Broken {
-    is_broken: bool,
-    name: &'static str,
-    all: BrokenQueues,
-}
-
-impl Broken {
-    fn set(&mut self, is_broken: bool) {
-        if self.is_broken == is_broken {
-            return;
-        }
-        self.is_broken = is_broken;
-        let mut names = self.all.names();
-        if is_broken {
-            names.push(self.name);
-        } else if let Some(at) = names.iter().position(|name| *name == self.name) {
-            names.swap_remove(at);
-        }
-    }
-}
-
-impl Drop for Broken {
-    fn drop(&mut self) {
-        self.set(false);
-    }
-}
-
 /// A received datagram or frame, in its receive slot.
 pub(crate) struct Arrival<'a> {
     slots: &'a DmaBuffer,
@@ -190,8 +145,8 @@ pub(crate) struct SlotQueue {
 }
 
 impl SlotQueue {
-    /// Makes the queues, without any receive posted. `slots` is memory of these sizes, and `lkey` its key. `all` are the
-    /// function's broken queues.
+    /// Makes the queues, without any receive posted. `slots` is memory of these sizes, and `lkey` its key. `all` are
+    /// the function's broken queues.
     pub(crate) fn new(
         (name, all): (&'static str, BrokenQueues),
         cq: Cq,
@@ -209,11 +164,7 @@ impl SlotQueue {
             lkey,
             free_sends: (0..sizes.sends).collect(),
             armed: false,
-            broken: Broken {
-                is_broken: false,
-                name,
-                all,
-            },
+            broken: Broken::new(name, all),
             repair_at: Some(Instant(0)),
             pause: FIRST_PAUSE,
         }
@@ -235,7 +186,7 @@ impl SlotQueue {
 
     /// Returns whether a queue has failed and not been repaired since.
     pub(crate) const fn is_broken(&self) -> bool {
-        self.broken.is_broken
+        self.broken.is_broken()
     }
 
     /// Returns the time from which broken queues are to be repaired; `None` if they are not broken, or were given up.

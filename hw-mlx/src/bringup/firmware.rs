@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use driver::{Be32, Block, DmaArena, Function};
 
+use crate::broken::BrokenQueues;
 use crate::cmd::{CommandQueue, SlotClass};
 use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
@@ -14,7 +15,6 @@ use crate::instance::{Listener, Listeners};
 use crate::pages::{MAX_PAGES, Pages};
 use crate::report::{Step, Stopwatch};
 use crate::segment;
-use crate::slot_queue::BrokenQueues;
 use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn};
 
 /// Number of the interface step sequence that this driver uses.

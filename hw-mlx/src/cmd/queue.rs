@@ -401,7 +401,7 @@ impl CommandQueue {
             slot,
             serial,
             opcode,
-            object: crate::control::object_of(input),
+            object: object_of(input),
             posted_at: now,
         })
     }
@@ -582,6 +582,13 @@ fn is_possible(log_size: u32, log_stride: u32) -> bool {
     (1..=MAX_SLOTS.ilog2()).contains(&log_size)
         && (ENTRY_BYTES.ilog2()..=QUEUE_BYTES.ilog2()).contains(&log_stride)
         && log_size + log_stride <= QUEUE_BYTES.ilog2()
+}
+
+/// Returns the third word of a message. Commands that destroy an object, and answers to those that create one, have the
+/// object's number there.
+pub(crate) fn object_of(message: &[u8]) -> u32 {
+    let word = message.get(8..12).and_then(|word| word.first_chunk());
+    word.map_or(0, |word| u32::from_be_bytes(*word))
 }
 
 /// Converts the length of a message. The longest is MANAGE_PAGES, whose page list has up to 8 MiB.

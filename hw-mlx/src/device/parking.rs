@@ -263,12 +263,13 @@ impl Hca {
         snapshot: &HcaSnapshot,
         descriptors: Vec<NamedFd>,
     ) -> Result<Self, Box<NotResumed>> {
-        resuming::resume(snapshot, descriptors)
+        let (shared, own) = resuming::resume(snapshot, descriptors)?;
+        Ok(Self::new(shared, own))
     }
 
     /// Ends the resumption: frees the memory that the previous process had and that was not claimed, such as mailboxes,
-    /// and returns it. Does nothing if the function was not resumed. Until then, the function is not parked, and removed
-    /// addresses stay in the device's table.
+    /// and returns it. Does nothing if the function was not resumed. Until then, the function is not parked, and
+    /// removed addresses stay in the device's table.
     ///
     /// # Errors
     /// Objects that use memory exist in the device and were not resumed: their kinds and numbers. Nothing was freed.
@@ -476,19 +477,22 @@ impl ParkingHca {
         &self.tables
     }
 
-    /// Ends the parking. The caller has dropped its buffers, and then claims them and resumes its objects. The result is
-    /// another instance on the same function, as after [`Hca::resume`].
+    /// Ends the parking. The caller has dropped its buffers, and then claims them and resumes its objects. The result
+    /// is another instance on the same function, as after [`Hca::resume`].
     ///
     /// # Errors
     /// [`NotCancelled`] with the parking: a buffer or a clone of the arena still exists, or the device has changed.
     pub fn cancel(self) -> Result<Hca, Box<NotCancelled>> {
         let Self { stage, tables } = self;
-        resuming::take_up(stage.into_function(), &tables).map_err(|refused| {
-            let (function, error) = refused.into_parts();
-            let stage = Stage::Bare(BareFunction(Some(function)));
-            let parking = Self { stage, tables };
-            Box::new(NotCancelled { parking, error })
-        })
+        match resuming::take_up(stage.into_function(), &tables) {
+            Ok((shared, own)) => Ok(Hca::new(shared, own)),
+            Err(refused) => {
+                let (function, error) = refused.into_parts();
+                let stage = Stage::Bare(BareFunction(Some(function)));
+                let parking = Self { stage, tables };
+                Err(Box::new(NotCancelled { parking, error }))
+            }
+        }
     }
 
     /// Parts with the function. All objects of the instance were parked before, and all buffers dropped. The process

@@ -116,8 +116,8 @@ impl Eq {
         self.entries() - self.fresh()
     }
 
-    /// Compares the queue with the device's context, which was read after the queue was parked, and with the first entry
-    /// of its page list.
+    /// Compares the queue with the device's context, which was read after the queue was parked, and with the first
+    /// entry of its page list.
     ///
     /// # Errors
     /// The context is that of another queue, or counts differently.

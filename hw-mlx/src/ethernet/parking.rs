@@ -1,10 +1,10 @@
 //! The Ethernet port of a function that is handed over to another process.
 //!
-//! The device goes on to receive: frames that come meanwhile are in the receive slots, as many as there are slots. Frames
-//! in flight were sent once. Their protocols repeat lost ones.
+//! The device goes on to receive: frames that come meanwhile are in the receive slots, as many as there are slots.
+//! Frames in flight were sent once. Their protocols repeat lost ones.
 //!
-//! The flow table and its entries, and the objects of both queues' paths, are known to us by their numbers only. They are
-//! not asked for: a port whose frames go elsewhere receives nothing, which the protocols above notice.
+//! The flow table and its entries, and the objects of both queues' paths, are known to us by their numbers only. They
+//! are not asked for: a port whose frames go elsewhere receives nothing, which the protocols above notice.
 
 use mlx_prm::{Opcode, QueryRqIn, QuerySqIn, Wq};
 use rdma_types::Access;

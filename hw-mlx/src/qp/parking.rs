@@ -201,8 +201,8 @@ pub(crate) fn check(
     })
 }
 
-/// Reads a queue pair's context from the device, and the first `bytes` bytes of its page list. Returns fewer bytes if the
-/// answer has no room for them.
+/// Reads a queue pair's context from the device, and the first `bytes` bytes of its page list. Returns fewer bytes if
+/// the answer has no room for them.
 fn query_with_pages(hca: &mut Hca, qpn: Qpn, bytes: usize) -> Result<(Qpc, Vec<u8>), ResumeError> {
     let mut command = QueryQpIn::new();
     command.set_qpn(qpn.get());

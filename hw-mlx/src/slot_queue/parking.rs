@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use driver::{DmaArena, DmaBuffer, Instant, Iova};
 use rdma_types::DataSegment;
 
-use super::{Broken, BrokenQueues, FIRST_PAUSE, SlotQueue, SlotSizes};
+use super::{FIRST_PAUSE, SlotQueue, SlotSizes};
+use crate::broken::{Broken, BrokenQueues};
 use crate::cq::{Cq, CqSnapshot};
 use crate::device::ParkingHca;
 use crate::error::{ParkError, ResumeError};
@@ -47,8 +48,8 @@ impl SlotSizes {
 }
 
 impl SlotQueue {
-    /// Describes the queues for another process. `send_record` and `recv_record` are their doorbell records. The memory is
-    /// the other process's from then on.
+    /// Describes the queues for another process. `send_record` and `recv_record` are their doorbell records. The memory
+    /// is the other process's from then on.
     ///
     /// # Errors
     /// The unchanged queues, and [`ParkError::Broken`]: they have failed, and were not repaired.
@@ -102,11 +103,7 @@ impl SlotQueue {
             lkey,
             free_sends: free_sends.into_iter().collect(),
             armed,
-            broken: Broken {
-                is_broken: false,
-                name,
-                all,
-            },
+            broken: Broken::new(name, all),
             repair_at: Some(Instant(0)),
             pause: FIRST_PAUSE,
         };

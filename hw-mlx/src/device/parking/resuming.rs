@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use driver::{Block, DmaArena, Function, Interrupt, NamedFd};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
-use super::super::Hca;
 use super::{HcaSnapshot, HcaTables, LONGEST_LIMIT, MOST_ENDED, PortSnapshot};
+use crate::broken::BrokenQueues;
 use crate::caps::{CapabilityPage, Caps};
 use crate::cmd::CommandQueue;
 use crate::control::{Commands, Control, Known, Objects};
@@ -28,7 +28,6 @@ use crate::health::{Health, halves};
 use crate::instance::{Found, Listener, Listeners, Own, Parts, Shared, uar_page};
 use crate::pages::Pages;
 use crate::segment;
-use crate::slot_queue::BrokenQueues;
 use crate::vport::{self, Port};
 
 /// Name of the tables in errors.
@@ -36,11 +35,14 @@ const TABLE: &str = "the function";
 /// Number of entries of the event queue for commands that remain free for events, besides those of our questions.
 const EVENT_ROOM: u32 = 32;
 
+/// State of a function, and of its only instance.
+pub(super) type Instance = (Shared, Own);
+
 /// Resumes a function and its instance.
 pub(super) fn resume(
     snapshot: &HcaSnapshot,
     descriptors: Vec<NamedFd>,
-) -> Result<Hca, Box<NotResumed>> {
+) -> Result<Instance, Box<NotResumed>> {
     let count = descriptors.len();
     let not_begun = |descriptors, error| {
         Err(Box::new(NotResumed {
@@ -109,7 +111,7 @@ impl Refused {
 }
 
 /// Makes the tables again, and goes on with the function.
-pub(super) fn take_up(function: Function, tables: &HcaTables) -> Result<Hca, Box<Refused>> {
+pub(super) fn take_up(function: Function, tables: &HcaTables) -> Result<Instance, Box<Refused>> {
     let mut touched = false;
     let taken = Tables::rebuild(&function, tables).and_then(|rebuilt| {
         touched = true;
@@ -264,7 +266,7 @@ impl Tables {
     }
 
     /// Asks the device, compares its answers with the tables, and goes on with the function.
-    fn verify(self, function: &Function, tables: &HcaTables) -> Result<Hca, ResumeError> {
+    fn verify(self, function: &Function, tables: &HcaTables) -> Result<Instance, ResumeError> {
         let Self {
             mut control,
             own,
@@ -324,15 +326,14 @@ impl Tables {
         control.event_mode = true;
         let mut own = Own::new(&control, 0, own.vector, Some(own));
         own.completions = completions;
-        let mut hca = Hca::new(Shared::new(control, gids, found), own);
+        let shared = Shared::new(control, gids, found);
         // The interrupts of this time are those of the other process, so all event queues are drained and armed.
-        let Hca { own, shared } = &mut hca;
         let mut control = shared.lock();
         own.serve(&mut control);
         own.set_idle(&mut control);
         control.listeners.call(0);
         drop(control);
-        Ok(hca)
+        Ok((shared, own))
     }
 }
 

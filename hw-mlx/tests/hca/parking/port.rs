@@ -80,7 +80,8 @@ fn sent(
     port.take_in(|frame| panic!("{frame:x?} from nowhere"));
 }
 
-/// Frames come while the function is parked, and one that was posted before is sent meanwhile. All slots are used again.
+/// Frames come while the function is parked, and one that was posted before is sent meanwhile. All slots are used
+/// again.
 #[test]
 fn an_ethernet_port_goes_on_with_the_frames_that_came_meanwhile() {
     let (served, mut hca, mut port) = with_port();

@@ -1,5 +1,5 @@
-//! Functions that are resumed: in the states in which a function can be parked, and with snapshots that are wrong in one
-//! number.
+//! Functions that are resumed: in the states in which a function can be parked, and with snapshots that are wrong in
+//! one number.
 
 use std::fs::File;
 use std::process::Command;
@@ -381,8 +381,8 @@ fn a_first_request_is_remembered_behind_a_resize() {
     assert_eq!(served.finished(before), 2);
 }
 
-/// The window is bound while the function is parked. The request behind the bind carries a fence, so that it does not use
-/// the key before it has changed; a snapshot that has lost this is refused.
+/// The window is bound while the function is parked. The request behind the bind carries a fence, so that it does not
+/// use the key before it has changed; a snapshot that has lost this is refused.
 #[test]
 fn a_bind_that_is_under_way_takes_effect_once() {
     for forgets in [false, true] {
