@@ -148,9 +148,9 @@ impl Cq {
             status: 0,
             producer: 0,
             consumer: 0,
-            arm: Arm::Fired,
+            arm: Arm::Disarmed,
             sequence: 0,
-            last_notified: 0,
+            last_notified: COUNTER_MASK,
             last_solicited: None,
         }
     }
@@ -165,7 +165,8 @@ impl Cq {
         self.consumer & COUNTER_MASK
     }
 
-    /// Returns the producer counter at the last completion event.
+    /// Returns the producer counter at the last completion event. Before the first, it is 0xffffff: so a ConnectX-6 Dx
+    /// reports an armed CQ without any entry (QUERY_CQ in the README of mlx5ctl).
     pub fn last_notified(&self) -> u32 {
         self.last_notified & COUNTER_MASK
     }
@@ -208,7 +209,7 @@ impl Cq {
         let event = match self.arm {
             Arm::Armed => true,
             Arm::Solicited => solicited,
-            Arm::Fired => false,
+            Arm::Fired | Arm::Disarmed => false,
         };
         if event {
             self.notify();
@@ -419,6 +420,19 @@ mod tests {
         let read = |iova: usize| memory.load_u8(iova - 0x1000);
         assert_eq!([read(0x2fc0), read(0x2fff)], [7, 7]);
         assert_eq!([read(0x1000), read(0x103f), read(0x1040)], [0x20, 0x20, 0]);
+    }
+
+    #[test]
+    fn a_queue_that_was_never_armed_has_state_0_and_no_last_event() {
+        let (mut cq, mut iommu, _memory) = queue(1);
+        let state = |cq: &Cq| (cq.arm_state().code(), cq.last_notified());
+        cq.complete(&mut iommu, None, &send_done(), false);
+        assert_eq!(state(&cq), (0, COUNTER_MASK));
+        let (mut cq, mut iommu, _memory) = queue(1);
+        cq.ring_arm(0);
+        assert_eq!(state(&cq), (0x9, COUNTER_MASK));
+        cq.complete(&mut iommu, None, &send_done(), false);
+        assert_eq!(state(&cq), (0xa, 1));
     }
 
     #[test]

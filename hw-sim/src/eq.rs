@@ -24,8 +24,11 @@ pub enum Arm {
     Solicited,
     /// The queue will notify for the next entry.
     Armed,
-    /// The queue has notified since it was armed, or was never armed.
+    /// The queue has notified since it was armed. An EQ that was never armed is reported like this, too.
     Fired,
+    /// The queue was never armed (CQ). Inferred: drivers create CQs with `st` 0, and Linux mthca names the value 0 of
+    /// its state DISARMED (`mthca_cq.c` `MTHCA_CQ_STATE_DISARMED`).
+    Disarmed,
 }
 
 impl Arm {
@@ -35,6 +38,7 @@ impl Arm {
             Self::Solicited => 0x6,
             Self::Armed => 0x9,
             Self::Fired => 0xa,
+            Self::Disarmed => 0x0,
         }
     }
 }

@@ -192,6 +192,10 @@ pub struct Profile {
     pub reserved_lkey: u32,
     /// Behaviours for which no public source says what hardware does.
     pub habits: Habits,
+    /// True if answers to queries of queues end before the page list. A ConnectX-6 Dx answers QUERY_CQ so (README of
+    /// mlx5ctl). Recordings do not have this field.
+    #[serde(skip)]
+    pub hides_page_lists: bool,
     /// General capabilities (type 0).
     pub general: Page<CmdHcaCap>,
     /// General capabilities, second page (type 0x20). The device has it if `hca_cap_2` is set.
@@ -419,6 +423,7 @@ impl Profile {
             port_type: PortType::Ethernet,
             max_mtu: 0,
             carrier_without_link: true,
+            hides_page_lists: false,
             boot_time: Duration::from_millis(20),
             silent_time: Duration::from_millis(5),
             deaf_time: Duration::from_millis(20),

@@ -162,7 +162,7 @@ pub(super) fn query_cq(cmd: &mut Cmd<'_>) -> Outcome {
             .set_dbr_addr(place.offset);
     }
     let mut bytes = out.as_bytes().to_vec();
-    if cq.places.queue.is_none() {
+    if cq.places.queue.is_none() && !cmd.nic.profile.hides_page_lists {
         let pages = cq.ring.buffer.pages().iter();
         bytes.extend(pages.flat_map(|page| page.to_be_bytes()));
     }

@@ -142,7 +142,9 @@ pub(super) fn query_eq(cmd: &mut Cmd<'_>) -> Outcome {
         .set_consumer_counter(eq.consumer())
         .set_producer_counter(eq.producer());
     let mut bytes = out.as_bytes().to_vec();
-    bytes.extend(eq.buffer.pages().iter().flat_map(|page| page.to_be_bytes()));
+    if !cmd.nic.profile.hides_page_lists {
+        bytes.extend(eq.buffer.pages().iter().flat_map(|page| page.to_be_bytes()));
+    }
     Ok(bytes)
 }
 

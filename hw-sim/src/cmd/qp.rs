@@ -350,7 +350,9 @@ pub(super) fn query_qp(cmd: &mut Cmd<'_>) -> Outcome {
         out.set_qpc(&qp.query());
     }
     let mut bytes = out.as_bytes()[..PAGE_LIST].to_vec();
-    bytes.extend(slot.pages.iter().flat_map(|page| page.to_be_bytes()));
+    if !cmd.nic.profile.hides_page_lists {
+        bytes.extend(slot.pages.iter().flat_map(|page| page.to_be_bytes()));
+    }
     Ok(bytes)
 }
 

@@ -163,7 +163,7 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
         .set_log_wq_stride(srq.log_stride)
         .set_log_wq_sz(srq.log_size);
     let mut bytes = out.as_bytes().to_vec();
-    if srq.places.queue.is_none() {
+    if srq.places.queue.is_none() && !nic.profile.hides_page_lists {
         let pages = srq.buffer.pages().iter();
         bytes.extend(pages.flat_map(|page| page.to_be_bytes()));
     }
