@@ -244,6 +244,52 @@ impl Caps {
         })
     }
 
+    /// Returns the difference from `before`, as text, if it is in a capability that the driver uses.
+    pub(crate) fn differs_in_use(&self, before: &Self) -> Option<String> {
+        macro_rules! compare {
+            ($now:expr, $before:expr; $($field:ident)+) => {
+                $({
+                    let (now, before) = ($now.$field(), $before.$field());
+                    if now != before {
+                        let name = stringify!($field);
+                        return Some(format!("{name} is {now}, and was {before}"));
+                    }
+                })+
+            };
+        }
+        compare!(self.general(), before.general();
+            cmdif_checksum log_uar_page_sz mkey_by_name port_type rc ud cqe_version roce
+            num_vhca_ports log_max_eq_sz log_max_msg log_max_ra_req_qp log_max_ra_res_qp
+            imaicl umr_fence umr_indirect_mkey_disabled max_indirection log_max_klm_list_size
+            pg relaxed_ordering_write relaxed_ordering_read relaxed_ordering_read_pci_enabled
+            cq_resize log_max_wq_sz sq_ts_format rq_ts_format eth_net_offloads nic_flow_table
+            disable_local_lb_uc disable_local_lb_mc log_max_current_uc_list log_max_current_mc_list
+            log_max_vlan_list eswitch_manager log_max_l2_table
+            vport_counters cc_query_allowed out_of_seq_cnt retransmission_q_counters
+            enhanced_error_q_counters roce_accl
+        );
+        if let (Some(now), Some(before)) = (self.roce(), before.roce()) {
+            compare!(now, before;
+                roce_version qp_ts_format sw_r_roce_src_udp_port r_roce_min_src_udp_port
+            );
+        }
+        if let (Some(now), Some(before)) = (self.atomic(), before.atomic()) {
+            compare!(now, before;
+                atomic_req_8B_endianness_mode atomic_operations atomic_size_qp
+            );
+        }
+        let has = |caps: &Self| (caps.roce.is_some(), caps.atomic.is_some());
+        if has(self) != has(before) {
+            return Some(format!(
+                "it has a RoCE page and an atomic page: {:?}, and had: {:?}",
+                has(self),
+                has(before)
+            ));
+        }
+        let (now, before) = (&self.limits, &before.limits);
+        (now != before).then(|| format!("its limits are {now:?}, and were {before:?}"))
+    }
+
     /// Returns whether the device signs its answers to commands.
     pub(crate) fn is_signed(&self) -> bool {
         self.general().cmdif_checksum() == CHECKSUM_ON

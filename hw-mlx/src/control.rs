@@ -630,7 +630,10 @@ impl Control {
             return;
         };
         tracing::error!(function = self.function.name(), %cause, "the device is dead");
-        self.stop_dma();
+        // During a resumption, DMA is the business of the process that has parked the function.
+        if self.bus_master {
+            self.stop_dma();
+        }
         self.push_event(AsyncEvent::DeviceDead { cause });
     }
 

@@ -80,21 +80,25 @@ impl SlotSizes {
     }
 }
 
-/// Creates the memory key of slots. Returns its index, and the key.
-pub(crate) fn create_key(
-    hca: &mut Hca,
-    pd: u32,
-    slots: &DmaBuffer,
-) -> Result<(u32, u32), MlxError> {
-    let request = KeyRequest {
+/// Returns the request for the memory key of slots.
+pub(crate) fn key_request(pd: u32, slots: &DmaBuffer) -> KeyRequest {
+    KeyRequest {
         pd,
         address: slots.address(),
         bytes: slots.len() as u64,
         access: Access::LOCAL_READ | Access::LOCAL_WRITE,
         variant: 0,
         may_have_windows: false,
-    };
-    crate::mkey::create(hca, &request, slots.iova())
+    }
+}
+
+/// Creates the memory key of slots. Returns its index, and the key.
+pub(crate) fn create_key(
+    hca: &mut Hca,
+    pd: u32,
+    slots: &DmaBuffer,
+) -> Result<(u32, u32), MlxError> {
+    crate::mkey::create(hca, &key_request(pd, slots), slots.iova())
 }
 
 /// Returns true if a repair that failed must not be repeated: it is unknown what the device did, or no command slot

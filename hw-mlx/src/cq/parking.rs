@@ -1,9 +1,13 @@
 //! Completion queues of a function that is handed over to another process.
 //!
 //! The most dangerous number is the event sequence number. The device ignores an arm request whose number differs from
-//! its own count of events, and nobody is told: the queue's owner would sleep for ever. The device does not show its
-//! count. It shows whether the queue is armed, and the last request is in the doorbell record. Together they give the
-//! count: an armed queue has had as many events as its request says, and a fired one has had one more.
+//! its own count of events and reports no error, so the owner of the queue would wait for ever. The device does not
+//! show its count. It shows whether the queue is armed, and the last request is in the doorbell record. Together they
+//! give the count: an armed queue has had as many events as its request says, and a fired one has had one more. A queue
+//! that was never armed has had none: its `last_notified_index` is still 0xffffff, as in QUERY_CQ of a ConnectX-6 Dx
+//! (README of mlx5ctl).
+//!
+//! A ConnectX-6 Dx returned no page list for a CQ; there the ring's address is not checked.
 
 use mlx_prm::{Cqc, Opcode, QueryCqIn};
 
@@ -200,45 +204,173 @@ impl Cq {
         }
         let pending = context.producer_counter().wrapping_sub(self.consumer_index) & COUNTER_MASK;
         let written = self.fresh_end().wrapping_sub(self.consumer_index);
-        if pending > written {
+        if !is_written(pending, written) {
             return different(format!(
                 "{pending} entries are pending, and {written} are in the ring"
             ));
         }
-        let has_event = hca.has_completion(self.cqn, is_shared);
-        self.check_events(context, has_event).or_else(different)
+        let count = EventCount {
+            sequence: two_bits(self.sequence.count()),
+            armed_at: self.armed_at.map(two_bits),
+            is_disarmed: self.is_disarmed,
+            has_event: hca.has_completion(self.cqn, is_shared),
+        };
+        count.check(context).or_else(different)
     }
+}
 
-    /// Checks that our count of the queue's events is the device's. `has_event` is true if an event of the queue has
-    /// come that was not counted yet.
-    fn check_events(&self, context: &Cqc, has_event: bool) -> Result<(), String> {
-        let armed_at = self.armed_at.map(two_bits);
-        let sequence = two_bits(self.sequence.count());
+/// The driver's count of a queue's events.
+#[derive(Clone, Copy, Debug)]
+struct EventCount {
+    /// Number of events that were counted, modulo 4.
+    sequence: u8,
+    /// Sequence number of the last arm request, modulo 4; `None` before the first.
+    armed_at: Option<u8>,
+    /// True if the queue was resized since that request.
+    is_disarmed: bool,
+    /// True if an event has come that was not counted yet.
+    has_event: bool,
+}
+
+impl EventCount {
+    /// Checks that the count is the device's.
+    fn check(&self, context: &Cqc) -> Result<(), String> {
+        let Self {
+            sequence,
+            armed_at,
+            is_disarmed,
+            has_event,
+        } = *self;
         let is_fired = match context.st() {
             ARMED | ARMED_SOLICITED => false,
             FIRED => true,
-            other => return Err(format!("st {other:#x}")),
+            other if armed_at.is_some() => return Err(format!("st {other:#x}")),
+            // Queues are created with `st` 0, and no document says what it is before the first request.
+            _ => true,
         };
         let is_right = match armed_at {
             // The event of the last request has not been counted: it has not been sent, or it has come meanwhile.
-            Some(at) if at == sequence => is_fired == has_event,
+            // No document says whether a resized queue is still armed.
+            Some(at) if at == sequence => is_fired == has_event || is_disarmed && is_fired,
             // The event of the last request was sent and counted.
             Some(at) => is_fired && (at + 1) & 3 == sequence && !has_event,
-            // There was no request, so there was no event.
-            None => sequence == 0 && !has_event,
+            // There was no request, so there was no event. The first request may be a word of zeros, so the doorbell
+            // record does not say that there was none.
+            None => {
+                let is_silent = context.last_notified_index() == COUNTER_MASK;
+                sequence == 0 && !has_event && is_silent
+            }
         };
         if is_right {
             return Ok(());
         }
         Err(format!(
-            "st {:#x}, {sequence} events (modulo 4), another one has come: {has_event}, armed at {armed_at:?}",
-            context.st()
+            "st {:#x}; {sequence} events counted (modulo 4), last armed at {armed_at:?}, uncounted event: {has_event}; last_notified_index {:#x}",
+            context.st(),
+            context.last_notified_index()
         ))
     }
+}
+
+/// Returns whether the device has written no more entries than are in the ring. `pending` is the distance of its
+/// producer counter from our consumer index, modulo 2^24. A counter behind the index is an old one.
+const fn is_written(pending: u32, written: u32) -> bool {
+    pending >= 1 << 23 || pending <= written
 }
 
 /// Returns the two low bits of a count.
 fn two_bits(count: u32) -> u8 {
     let [.., low] = count.to_be_bytes();
     low & 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Producer counter at an event.
+    const LATER: u32 = 5;
+
+    fn is_right(count: EventCount, st: u32, last_notified: u32) -> bool {
+        let mut context = Cqc::new();
+        context.set_st(st).set_last_notified_index(last_notified);
+        count.check(&context).is_ok()
+    }
+
+    #[test]
+    fn a_queue_that_was_never_armed_has_any_state_and_no_event() {
+        let count = EventCount {
+            sequence: 0,
+            armed_at: None,
+            is_disarmed: false,
+            has_event: false,
+        };
+        for st in 0..16 {
+            assert!(is_right(count, st, COUNTER_MASK), "st {st:#x}");
+            assert!(!is_right(count, st, 0), "st {st:#x}");
+            assert!(!is_right(count, st, LATER), "st {st:#x}");
+            let (sequence, has_event) = (1, true);
+            let wrong = EventCount { sequence, ..count };
+            assert!(!is_right(wrong, st, COUNTER_MASK), "st {st:#x}");
+            let wrong = EventCount { has_event, ..count };
+            assert!(!is_right(wrong, st, COUNTER_MASK), "st {st:#x}");
+        }
+    }
+
+    #[test]
+    fn the_state_of_a_queue_that_was_armed_says_whether_its_event_was_sent() {
+        for at in 0..4 {
+            let count = |ahead, has_event| EventCount {
+                sequence: (at + ahead) & 3,
+                armed_at: Some(at),
+                is_disarmed: false,
+                has_event,
+            };
+            // By state: events since the request, and whether one is there that was not counted.
+            let rights: [(u32, &[(u8, bool)]); 4] = [
+                (0, &[]),
+                (ARMED, &[(0, false)]),
+                (ARMED_SOLICITED, &[(0, false)]),
+                (FIRED, &[(0, true), (1, false)]),
+            ];
+            for (st, rights) in rights {
+                for (ahead, has_event) in (0..4).flat_map(|it| [(it, false), (it, true)]) {
+                    let found = is_right(count(ahead, has_event), st, LATER);
+                    let expected = rights.contains(&(ahead, has_event));
+                    assert_eq!(found, expected, "st {st:#x}: {ahead}, {has_event}");
+                }
+            }
+        }
+    }
+
+    /// No document says whether a resize ends the request.
+    #[test]
+    fn a_queue_that_was_resized_since_its_request_is_armed_or_not() {
+        for (st, has_event, expected) in [
+            (ARMED, false, true),
+            (ARMED, true, false),
+            (FIRED, false, true),
+            (FIRED, true, true),
+        ] {
+            let count = EventCount {
+                sequence: 2,
+                armed_at: Some(2),
+                is_disarmed: true,
+                has_event,
+            };
+            let found = is_right(count, st, LATER);
+            assert_eq!(found, expected, "st {st:#x}: {has_event}");
+        }
+    }
+
+    /// A card may write the context of a busy queue back late.
+    #[test]
+    fn a_producer_counter_that_is_late_is_no_difference() {
+        for (pending, expected) in [(0, true), (3, true), (4, false), (1 << 22, false)] {
+            assert_eq!(is_written(pending, 3), expected, "{pending:#x}");
+        }
+        for late in [1, 5, 1 << 23] {
+            assert!(is_written((1 << 24) - late, 3), "{late:#x} behind");
+        }
+    }
 }

@@ -138,8 +138,10 @@ pub struct PortSnapshot {
 }
 
 /// Maximum number of doorbell pages of ended instances. At the resumption, the answers to all questions about them must
-/// find room in the event queue for commands, which is not read meanwhile.
+/// find room in the event queue for commands, which is not read before all were right.
 pub(super) const MOST_ENDED: usize = 64;
+/// Pause while another thread holds the tables of an instance that has ended.
+const HELD_PAUSE: Duration = Duration::from_micros(100);
 /// Longest time limit of a snapshot.
 const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -272,15 +274,15 @@ impl Hca {
     /// removed addresses stay in the device's table.
     ///
     /// # Errors
-    /// Objects that use memory exist in the device and were not resumed: their kinds and numbers. Nothing was freed.
-    pub fn finish_resuming(&mut self) -> Result<Vec<UnclaimedMemory>, Vec<(&'static str, i64)>> {
+    /// [`ResumeError::Missing`]: objects that use memory exist in the device and were not resumed. Nothing was freed.
+    pub fn finish_resuming(&mut self) -> Result<Vec<UnclaimedMemory>, ResumeError> {
         let mut control = self.shared.lock();
         let Some(resumed) = &control.resumed else {
             return Ok(Vec::new());
         };
-        let missing = control.objects.with_memory_besides(resumed);
-        if !missing.is_empty() {
-            return Err(missing);
+        let objects = control.objects.with_memory_besides(resumed);
+        if !objects.is_empty() {
+            return Err(ResumeError::Missing { objects });
         }
         control.resumed = None;
         let mut unclaimed = self.shared.arena.finish();
@@ -386,26 +388,34 @@ impl Hca {
         }
     }
 
-    /// Ends the instance and all tables, and returns the function. The device is told nothing.
-    fn into_function(self) -> Function {
+    /// Ends the instance and all tables, and returns the function. Sends no command.
+    ///
+    /// # Errors
+    /// Another thread holds the tables for longer than the time limit of a command. The function is returned, too.
+    fn into_function(self) -> Result<Function, (Function, ParkError)> {
+        let (function, clock, limit) = {
+            let mut control = self.shared.lock();
+            // The device keeps its bus mastering.
+            control.bus_master = false;
+            let clock = Arc::clone(&control.clock);
+            (control.function.clone(), clock, control.timeout)
+        };
         let mut shared = Arc::clone(&self.shared);
-        {
-            let mut this = self;
-            let mut control = shared.lock();
-            this.own.leave(&mut control);
-        }
-        let shared = loop {
-            // Another thread that checks whether the function is open may hold a reference for a moment.
+        drop(self);
+        // A thread that asks whether the function is open holds the tables for a moment.
+        let deadline = clock.now() + limit;
+        loop {
             shared = match Arc::try_unwrap(shared) {
-                Ok(shared) => break shared,
+                Ok(_) => return Ok(function),
                 Err(shared) => shared,
             };
-            core::hint::spin_loop();
-        };
-        let (mut control, _gids, _found) = shared.into_parts();
-        // The device keeps its bus mastering.
-        control.bus_master = false;
-        control.function.clone()
+            if clock.now() >= deadline {
+                let count = Arc::strong_count(&shared) - 1;
+                let waited_ms = milliseconds(limit);
+                return Err((function, ParkError::Readers { count, waited_ms }));
+            }
+            clock.wait(&[], clock.now() + HELD_PAUSE);
+        }
     }
 }
 
@@ -484,7 +494,14 @@ impl ParkingHca {
     /// [`NotCancelled`] with the parking: a buffer or a clone of the arena still exists, or the device has changed.
     pub fn cancel(self) -> Result<Hca, Box<NotCancelled>> {
         let Self { stage, tables } = self;
-        match resuming::take_up(stage.into_function(), &tables) {
+        let function = match stage.into_function() {
+            Ok(function) => function,
+            Err((function, error)) => {
+                tracing::warn!(%error, "the tables are still held");
+                function
+            }
+        };
+        match resuming::take_up(function, &tables) {
             Ok((shared, own)) => Ok(Hca::new(shared, own)),
             Err(refused) => {
                 let (function, error) = refused.into_parts();
@@ -501,8 +518,8 @@ impl ParkingHca {
     /// # Errors
     /// [`NotParked`] with the parking. The caller removes the reason and finishes again, or cancels the parking.
     /// [`ParkError::MemoryInUse`]: buffers of the function's memory exist. [`ParkError::Arena`]: an object was dropped
-    /// that was not parked. [`ParkError::Function`]: references to the function, its arena or its registers exist, or
-    /// its memory cannot be handed over.
+    /// that was not parked. [`ParkError::Readers`]: another thread holds the tables. [`ParkError::Function`]:
+    /// references to the function, its arena or its registers exist, or its memory cannot be handed over.
     pub fn finish(self) -> Result<(HcaSnapshot, Vec<NamedFd>), Box<NotParked>> {
         let not_parked = |stage, tables, error| {
             Err(Box::new(NotParked {
@@ -517,22 +534,27 @@ impl ParkingHca {
         {
             return not_parked(stage, tables, error);
         }
-        match stage.into_function().park() {
+        let bare = |function| Stage::Bare(BareFunction(Some(function)));
+        let function = match stage.into_function() {
+            Ok(function) => function,
+            Err((function, error)) => return not_parked(bare(function), tables, error),
+        };
+        match function.park() {
             Ok((function, descriptors)) => Ok((HcaSnapshot { function, tables }, descriptors)),
-            Err((function, error)) => {
-                let stage = Stage::Bare(BareFunction(Some(function)));
-                not_parked(stage, tables, error.into())
-            }
+            Err((function, error)) => not_parked(bare(function), tables, error.into()),
         }
     }
 }
 
 impl Stage {
-    /// Ends the instance and all tables. The device is told nothing.
-    fn into_function(self) -> Function {
+    /// Ends the instance and all tables. Sends no command.
+    ///
+    /// # Errors
+    /// Another thread holds the tables. The function is returned, too.
+    fn into_function(self) -> Result<Function, (Function, ParkError)> {
         match self {
             Self::Whole(hca) => hca.into_function(),
-            Self::Bare(function) => function.take(),
+            Self::Bare(function) => Ok(function.take()),
         }
     }
 }

@@ -1,4 +1,6 @@
 //! Event queues of a function that is handed over to another process.
+//!
+//! A ConnectX-6 Dx returned no page list for a CQ; there the ring's address is not checked, and so it is here.
 
 use driver::{Block, DmaArena, Iova};
 use mlx_prm::{Eqc, Eqn, UarIndex, UarPage};

@@ -58,7 +58,8 @@ pub enum ParkError {
         /// Number of rings.
         count: usize,
     },
-    /// Commands of threads without an instance, such as readers of counters, are not over.
+    /// Commands of threads without an instance, such as readers of counters, are not over, or such threads hold the
+    /// tables.
     #[error("{count} commands of threads without an instance take longer than {waited_ms} ms")]
     Readers {
         /// Number of commands.
@@ -147,6 +148,13 @@ pub enum ResumeError {
         /// The difference.
         what: String,
     },
+    /// Objects that use memory exist in the device and were not resumed.
+    #[error("objects that were not resumed: {}", list(objects))]
+    Missing {
+        /// Kinds and numbers of the objects. A number is negative if more objects of the kind were resumed than the
+        /// function's snapshot has.
+        objects: Vec<(&'static str, i64)>,
+    },
     /// An operation on the function failed.
     #[error(transparent)]
     Device(#[from] MlxError),
@@ -170,8 +178,8 @@ impl ResumeError {
     }
 }
 
-/// Compares an object with the device's, up to two times. A card may write the state of a working object back late: the
-/// first question then has it done so.
+/// Compares an object with the device's; if they differ, asks once more. A card may write the context of a busy object
+/// back late, and the first query makes it do so.
 pub(crate) fn ask_twice(
     mut compare: impl FnMut() -> Result<(), ResumeError>,
 ) -> Result<(), ResumeError> {
@@ -192,7 +200,8 @@ pub struct NotResumed {
     /// function is reset. Empty if the system had no descriptors left in the end; the function was then closed.
     pub descriptors: Vec<NamedFd>,
     /// True if the device got a command. All such commands only ask. If they were answered, or if there was none, the
-    /// function goes on as it was parked, with all its events, and the process that parked it can resume it.
+    /// function goes on as it was parked, with all its events, and the process that parked it can resume it. Each such
+    /// attempt takes room in the event queue for commands; after about ten, all are refused before the first command.
     pub touched: bool,
     /// The reason.
     #[source]

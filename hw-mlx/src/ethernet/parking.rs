@@ -7,17 +7,16 @@
 //! are not asked for: a port whose frames go elsewhere receives nothing, which the protocols above notice.
 
 use mlx_prm::{Opcode, QueryRqIn, QuerySqIn, Wq};
-use rdma_types::Access;
 
 use super::objects::{Object, Objects};
 use super::{Ethernet, Memory, NAME, Numbers, READY, RECEIVES, SENDS, Sizes, describe};
 use crate::cq::Cq;
 use crate::device::{Hca, ParkingHca};
 use crate::error::{MlxError, ParkError, ResumeError, ask_twice};
-use crate::mkey::{self, KeyRequest};
+use crate::mkey;
 use crate::qp::{RecvQueue, SendQueue};
 use crate::ring::{Lent, RingMemory, RingSnapshot};
-use crate::slot_queue::{SLOT_ALIGN, SlotQueue, SlotQueueSnapshot, SlotSizes};
+use crate::slot_queue::{self, SLOT_ALIGN, SlotQueue, SlotQueueSnapshot, SlotSizes};
 
 /// Maximum length of a receive slot in bytes: no port has a longer MTU.
 const MAX_SLOT: u32 = 1 << 16;
@@ -116,7 +115,8 @@ impl Ethernet {
             mkey_index,
             sqn,
             rqn,
-        } = Made::of(objects).ok_or_else(|| refused(format!("objects {objects:x?}")))?;
+        } = Made::of(objects)
+            .ok_or_else(|| refused(format!("{} objects, not each kind once", objects.len())))?;
         // CAST: widening, on every target of the driver.
         let recv_bytes = slot_bytes as usize;
         let are_sizes = (queue.send.sizes, queue.recv.sizes) == (sizes.send, sizes.recv);
@@ -145,14 +145,7 @@ impl Ethernet {
             recv_bytes,
         };
         let slots = slot_sizes.claim(hca.arena(), queue.slots)?;
-        let key = KeyRequest {
-            pd,
-            address: slots.get().address(),
-            bytes: slots.get().len() as u64,
-            access: Access::LOCAL_READ | Access::LOCAL_WRITE,
-            variant: 0,
-            may_have_windows: false,
-        };
+        let key = slot_queue::key_request(pd, slots.get());
         let slots = mkey::resume(hca, mkey_index, &key, slots)?;
         let cq = Cq::resume_on(hca, &doorbells, uar, &queue.cq)?;
         let (send_memory, recv_memory) = (
@@ -187,9 +180,8 @@ impl Ethernet {
             let described = ("send queue", sqn, cqn);
             check_state(described, (context.state(), context.cqn()))?;
             let announced = queue.send.announced;
-            let (_, rung) = send.blocks_outstanding(announced);
             let [known, fetched] = counters(context.wq());
-            let is_counted = known == announced && announced.wrapping_sub(fetched) <= rung;
+            let is_counted = send.are_counted(announced, known.into(), fetched.into());
             check_counters(described, context.state(), is_counted, [known, fetched])
         })?;
         hca.count_resumed(Opcode::CREATE_SQ, sqn)?;
@@ -300,7 +292,7 @@ impl Ring<'_> {
             return Ok(());
         }
         Err(ResumeError::changed(format!(
-            "{NAME} has wq_type, pd, page_offset, log_wq_stride, log_wq_sz and dbr_addr {devices:x?}, and not {ours:x?}; its ring is at {:#x}: {is_there}; its doorbell page is {:#x}",
+            "{NAME} has wq_type, pd, page_offset, log_wq_stride, log_wq_sz and dbr_addr {devices:x?}, and not {ours:x?}; ring expected at {:#x}, page list matches: {is_there}; its doorbell page is {:#x}",
             self.memory.ring.iova().0,
             wq.uar_page()
         )))

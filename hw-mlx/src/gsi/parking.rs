@@ -4,16 +4,16 @@
 //! once; the protocols above repeat lost ones.
 
 use mlx_prm::Opcode;
-use rdma_types::{Access, Qpn};
+use rdma_types::Qpn;
 
 use super::{DroppedMads, Gsi, NAME, RECEIVES, ReceivedMad, SENDS, SLOTS, facts, sizes};
 use crate::cq::Cq;
 use crate::device::{Hca, ParkingHca};
 use crate::error::{ParkError, ResumeError};
-use crate::mkey::{self, KeyRequest};
+use crate::mkey;
 use crate::qp::{self, RecvQueue, SendQueue, control};
 use crate::ring::{RingMemory, RingSnapshot};
-use crate::slot_queue::{SlotQueue, SlotQueueSnapshot};
+use crate::slot_queue::{self, SlotQueue, SlotQueueSnapshot};
 
 /// QP1.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -129,14 +129,7 @@ impl Gsi {
             ));
         };
         let slots = SLOTS.claim(hca.arena(), queue.slots)?;
-        let key = KeyRequest {
-            pd,
-            address: slots.get().address(),
-            bytes: slots.get().len() as u64,
-            access: Access::LOCAL_READ | Access::LOCAL_WRITE,
-            variant: 0,
-            may_have_windows: false,
-        };
+        let key = slot_queue::key_request(pd, slots.get());
         let slots = mkey::resume(hca, mkey_index, &key, slots)?;
         let cq = Cq::resume_on(hca, &doorbells, uar, &queue.cq)?;
         let memory = RingMemory::resume(hca.arena(), memory)?;

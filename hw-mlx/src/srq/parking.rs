@@ -224,14 +224,20 @@ impl Srq {
         // Firmware may leave the page list out.
         let is_there = pages == memory.pages() || pages.iter().all(|byte| *byte == 0);
         let known = queue.sw_counter() & 0xffff;
-        let behind = |counter: u32, of: u32| counter.wrapping_sub(of) & 0xffff;
-        let untaken = behind(self.counter().into(), queue.hw_counter());
-        // The device reads the doorbell record when it needs buffers, so it may know fewer than were announced.
-        let is_counted = untaken <= self.outstanding
-            && behind(known, queue.hw_counter()) <= behind(announced.into(), queue.hw_counter());
-        if ours != devices || !is_there || !is_counted {
+        let untaken = u32::from(self.counter()).wrapping_sub(queue.hw_counter()) & 0xffff;
+        if untaken > self.outstanding {
+            // No document says whether `hw_counter` counts buffers, or is a place in the list.
+            tracing::info!(
+                rmpn = self.rmpn,
+                hw_counter = queue.hw_counter(),
+                counter = self.counter(),
+                outstanding = self.outstanding,
+                "a shared receive queue's hw_counter is no number of buffers taken"
+            );
+        }
+        if ours != devices || !is_there || !can_know(known, announced) {
             return Err(ResumeError::changed(format!(
-                "shared receive queue {:#x} has pd, log_wq_sz, log_wq_stride, dbr_addr, state, wq_type and page_offset {devices:x?}, and not {ours:x?}; its ring is at {:#x}: {is_there}; it knows {known:#x} buffers and has taken {:#x}; {announced:#x} were announced, and {} behind {:#x} are outstanding",
+                "shared receive queue {:#x} has pd, log_wq_sz, log_wq_stride, dbr_addr, state, wq_type and page_offset {devices:x?}, and not {ours:x?}; ring expected at {:#x}, page list matches: {is_there}; it knows {known:#x} buffers and has taken {:#x}; {announced:#x} were announced, and {} behind {:#x} are outstanding",
                 self.rmpn,
                 memory.ring.iova().0,
                 queue.hw_counter(),
@@ -241,6 +247,12 @@ impl Srq {
         }
         Ok(())
     }
+}
+
+/// Returns whether the device can know this number of buffers, modulo 2^16. It reads the doorbell record when it needs
+/// buffers, so it may know fewer than were announced. A ring has at most 2^15 entries.
+const fn can_know(known: u32, announced: u16) -> bool {
+    (announced as u32).wrapping_sub(known) & 0xffff < 1 << 15
 }
 
 /// Makes the data of all entries. Returns `None` if an entry is missing, is there twice, or has another index.
@@ -276,4 +288,23 @@ fn list(sizes: SrqSizes, free: &[u16], buffers: &[SharedBufferSnapshot]) -> Opti
         set(index, shadow)?;
     }
     entries.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_knows_no_buffers_that_were_not_announced() {
+        for announced in [0, 5, 0xffff] {
+            for (behind, expected) in [(0, true), (20, true), (0xffff, false), (0x8000, false)] {
+                let known = u32::from(announced).wrapping_sub(behind) & 0xffff;
+                assert_eq!(
+                    can_know(known, announced),
+                    expected,
+                    "{announced}, {behind}"
+                );
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@ use mlx_prm::Opcode;
 
 use super::{ACCESS_MODE_KLM, Window, needs_fence};
 use crate::device::{Hca, ParkingHca};
-use crate::error::ResumeError;
+use crate::error::{ResumeError, ask_twice};
 use crate::mkey;
 
 /// Name of the table in errors.
@@ -35,15 +35,15 @@ impl Window {
         }
     }
 
-    /// Makes the window again, and compares it with the device's. `unbound` is the number of its binds that are
-    /// outstanding: the device's key is then one of the last ones.
+    /// Makes the window again, and compares it with the device's. The device's key is that of one of the last
+    /// `outstanding_binds` + 1 binds.
     ///
     /// # Errors
     /// [`ResumeError`]: the order has not all values, or the device has no such window.
     pub fn resume(
         hca: &mut Hca,
         snapshot: &WindowSnapshot,
-        unbound: u8,
+        outstanding_binds: u8,
     ) -> Result<Self, ResumeError> {
         let WindowSnapshot {
             index,
@@ -61,7 +61,6 @@ impl Window {
                 format!("window {index:#x} has not all variants in its order"),
             ));
         }
-        let context = mkey::query(hca, index)?;
         let window = Self {
             index,
             order: order.clone(),
@@ -70,16 +69,22 @@ impl Window {
             has_been_invalidatable,
             gone: false,
         };
-        let variant = context.mkey_7_0();
-        let is_ours =
-            (0..=unbound).any(|ago| window.key_after(binds.wrapping_sub(ago)) & 0xff == variant);
-        if !is_ours || context.access_mode_1_0() != ACCESS_MODE_KLM || !context.umr_en() {
-            return Err(ResumeError::changed(format!(
-                "key {index:#x} is not the window with key {:#x}: mkey_7_0 {variant:#x}, access_mode_1_0 {}",
+        let is_recent = |variant| {
+            (0..=outstanding_binds)
+                .any(|ago| window.key_after(binds.wrapping_sub(ago)) & 0xff == variant)
+        };
+        ask_twice(|| {
+            let context = mkey::query(hca, index)?;
+            let (variant, mode) = (context.mkey_7_0(), context.access_mode_1_0());
+            if is_recent(variant) && mode == ACCESS_MODE_KLM && context.umr_en() {
+                return Ok(());
+            }
+            Err(ResumeError::changed(format!(
+                "key {index:#x} is not the window with key {:#x}: mkey_7_0 {variant:#x}, access_mode_1_0 {mode}, umr_en {}",
                 window.key(),
-                context.access_mode_1_0()
-            )));
-        }
+                context.umr_en()
+            )))
+        })?;
         hca.count_resumed(Opcode::CREATE_MKEY, index)?;
         Ok(window)
     }

@@ -2,12 +2,12 @@
 //!
 //! There are two parts. The first one makes all tables again and compares the numbers of the snapshot with each other,
 //! with the memory and with the registers. It writes nothing. The second one sends commands that only ask, and compares
-//! the answers. Until its end the device's bus mastering is not ours to switch off, so a failure leaves the device as
-//! it is.
+//! the answers. Until its end nothing here switches bus mastering off, so a refusal leaves the device as it was.
 //!
 //! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
 //! loses no event, and the process that has parked the function can go on with it. The device writes an event for each
-//! command meanwhile, and there is room for those ([`MOST_ENDED`]).
+//! command meanwhile. An overrun would stop it, so the first part ends with the question whether there is room for
+//! those events. After a number of refusals there is none any more.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage
 
 use super::{HcaSnapshot, HcaTables, LONGEST_LIMIT, MOST_ENDED, PortSnapshot};
 use crate::broken::BrokenQueues;
-use crate::caps::{CapabilityPage, Caps};
+use crate::caps::Caps;
 use crate::cmd::CommandQueue;
 use crate::control::{Commands, Control, Known, Objects};
 use crate::counters;
 use crate::eq::{Eq, EqSnapshot};
-use crate::error::{CmdError, Mac, MlxError, NotResumed, ResumeError};
+use crate::error::{CmdError, Mac, MlxError, NotResumed, ResumeError, ask_twice};
 use crate::event::{AsyncEvent, Completions, Inbox};
 use crate::gid::{self, GidTable};
 use crate::health::{Health, halves};
@@ -34,6 +34,10 @@ use crate::vport::{self, Port};
 const TABLE: &str = "the function";
 /// Number of entries of the event queue for commands that remain free for events, besides those of our questions.
 const EVENT_ROOM: u32 = 32;
+/// Maximum number of commands of a resumption, besides those about event queues of ended instances and about addresses.
+const QUESTIONS: u32 = 24;
+/// Maximum number of commands about an event queue of an ended instance.
+const QUESTIONS_OF_ENDED: u32 = 2;
 
 /// State of a function, and of its only instance.
 pub(super) type Instance = (Shared, Own);
@@ -140,18 +144,23 @@ impl Tables {
         let refused = |what: String| ResumeError::snapshot(TABLE, what);
         let limits = [tables.command_limit, tables.reclaim_limit];
         if limits.iter().any(|limit| *limit > LONGEST_LIMIT) {
-            return Err(refused(format!("time limits {limits:?}")));
+            return Err(refused(format!(
+                "time limits {limits:?}; at most {LONGEST_LIMIT:?}"
+            )));
         }
         let count = tables.spare.len();
         if count > MOST_ENDED {
-            return Err(refused(format!("{count} ended instances")));
+            return Err(refused(format!(
+                "{count} ended instances; at most {MOST_ENDED}"
+            )));
         }
         let caps = Caps::of_images(&tables.capabilities)
             .ok_or_else(|| refused("its capability pages are short".to_owned()))?;
         if caps.is_signed() != tables.commands.is_signed {
             return Err(refused(format!(
-                "signed answers: {}",
-                tables.commands.is_signed
+                "signed answers: {} in the command queue, {} in the capability page",
+                tables.commands.is_signed,
+                caps.is_signed()
             )));
         }
         if !vport::is_unicast(tables.port.mac) {
@@ -159,7 +168,7 @@ impl Tables {
         }
         let objects = tables.objects.iter().map(|it| (it.creates, it.count));
         let objects = Objects::resume(&objects.collect::<Vec<_>>())
-            .ok_or_else(|| refused(format!("objects {:?}", tables.objects)))?;
+            .ok_or_else(|| refused(format!("{} numbers of objects", tables.objects.len())))?;
         let inbox = (!tables.events.iter().any(is_of_the_process))
             .then(|| Inbox::resume(&tables.events, tables.events_lost))
             .flatten()
@@ -190,11 +199,8 @@ impl Tables {
             let page = |number| Ok(uar_page(function, number)?);
             Eq::resume(&arena, snapshot, vectors, page)
         };
-        let eqs = tables
-            .event_queues
-            .iter()
-            .map(eq)
-            .collect::<Result<_, _>>()?;
+        let eqs = tables.event_queues.iter().map(eq);
+        let eqs = eqs.collect::<Result<Vec<_>, _>>()?;
         let own = parts(function, eq(&tables.own)?)?;
         let spare = tables.spare.iter().map(|it| Ok(parts(function, eq(it)?)?));
         let spare = spare.collect::<Result<Vec<_>, ResumeError>>()?;
@@ -206,6 +212,7 @@ impl Tables {
         let notices = function.notices().clone();
         let mut health = Health::new(registers.clone(), notices, written, clock.now());
         check_registers(function, &registers, &mut health, tables)?;
+        check_room(&eqs, spare.len())?;
         interrupts.extend(health.notices().cloned());
         let wakeup = function.wakeup().map_err(MlxError::from)?;
         // The vector was compared with the number of vectors.
@@ -274,16 +281,21 @@ impl Tables {
             gids,
         } = self;
         exec(&mut control, &NopIn::new())?;
-        let contexts = [0, 1, 2].map(|at| query_eq(&mut control, tables.event_queues[at].eqn));
-        for (eq, context) in control.eqs.iter().zip(contexts) {
-            let (context, page) = context?;
-            eq.check(&context, page)?;
+        for (at, eq) in tables.event_queues.iter().enumerate() {
+            ask_twice(|| {
+                let (context, page) = query_eq(&mut control, eq.eqn)?;
+                control.eqs[at].check(&context, page)
+            })?;
         }
-        let (context, page) = query_eq(&mut control, tables.own.eqn)?;
-        own.eq.check(&context, page)?;
+        ask_twice(|| {
+            let (context, page) = query_eq(&mut control, tables.own.eqn)?;
+            own.eq.check(&context, page)
+        })?;
         for (at, spare) in tables.spare.iter().enumerate() {
-            let (context, page) = query_eq(&mut control, spare.eqn)?;
-            control.spare[at].eq.check(&context, page)?;
+            ask_twice(|| {
+                let (context, page) = query_eq(&mut control, spare.eqn)?;
+                control.spare[at].eq.check(&context, page)
+            })?;
         }
         let caps = Caps::query(&mut control)?;
         caps.check()?;
@@ -458,6 +470,22 @@ fn exec<C: mlx_prm::Command>(control: &mut Control, input: &C) -> Result<C::Out,
     Ok(control.exec(input).map_err(MlxError::from)?)
 }
 
+/// Checks that the event queue for commands has room for the events of the questions. `ended` is the number of ended
+/// instances.
+fn check_room(eqs: &[Eq], ended: usize) -> Result<(), ResumeError> {
+    // CAST: at most `MOST_ENDED`.
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+    let of_ended = ended as u32 * QUESTIONS_OF_ENDED;
+    let (room, needed) = (eqs[0].room(), QUESTIONS + EVENT_ROOM + of_ended);
+    if room >= needed {
+        return Ok(());
+    }
+    Err(ResumeError::snapshot(
+        TABLE,
+        format!("its event queue for commands has room for {room} events; {needed} are needed"),
+    ))
+}
+
 /// Reads the context of an event queue from the device, and the first entry of its page list.
 fn query_eq(control: &mut Control, eqn: u32) -> Result<(Eqc, u64), ResumeError> {
     let mut input = QueryEqIn::new();
@@ -471,22 +499,21 @@ fn query_eq(control: &mut Control, eqn: u32) -> Result<(Eqc, u64), ResumeError> 
     Ok((answer.eq_context_entry().clone(), page))
 }
 
-/// Compares the capability pages with those of the snapshot.
+/// Compares the capabilities with those of the snapshot. Other functions of the card may change some of them, so only
+/// those that the driver uses must be the same.
 fn check_capabilities(caps: &Caps, tables: &HcaTables) -> Result<(), ResumeError> {
-    let (now, before) = (caps.images(), &tables.capabilities);
-    let pages = |all: &[CapabilityPage]| all.iter().map(|it| it.op_mod).collect::<Vec<_>>();
-    if pages(&now) != pages(before) {
-        return Err(ResumeError::changed(format!(
-            "it has the capability pages {:x?} and had {:x?}",
-            pages(&now),
-            pages(before)
-        )));
+    let before = Caps::of_images(&tables.capabilities)
+        .ok_or_else(|| ResumeError::snapshot(TABLE, "its capability pages are short"))?;
+    if let Some(difference) = caps.differs_in_use(&before) {
+        return Err(ResumeError::changed(difference));
     }
-    if let Some((page, _)) = now.iter().zip(before).find(|(now, before)| now != before) {
-        return Err(ResumeError::changed(format!(
-            "capability page {:#x} has changed",
-            page.op_mod
-        )));
+    for page in caps.images() {
+        if !tables.capabilities.contains(&page) {
+            tracing::info!(
+                op_mod = page.op_mod,
+                "capabilities have changed that the driver does not use"
+            );
+        }
     }
     Ok(())
 }

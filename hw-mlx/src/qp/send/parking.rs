@@ -169,7 +169,8 @@ impl SendQueue {
         queue.unreported = unreported;
         queue.unmatched_entries = unmatched;
         queue.producer_index = producer;
-        // A bind that is complete has changed its key, so without a request it does not matter what was the last one.
+        // If no request is outstanding, the last bind is complete and the next request needs no fence, whatever
+        // `is_behind_bind` says.
         let ends_in_bind = requests.last().map(|last| last.is_bind && needs_fence);
         if ends_in_bind.is_some_and(|ends| ends != is_behind_bind) || is_behind_bind && !needs_fence
         {
@@ -186,17 +187,21 @@ impl SendQueue {
         queue.shadow.oldest = queue.next().wrapping_sub(count);
         let ends = requests.iter().skip(1).map(|next| next.index);
         let mut number = queue.shadow.oldest;
-        let (mut blocks, mut silent) = (0, 0);
+        let (mut blocks, mut silent, mut is_first_row) = (0, 0, true);
         for (request, end) in requests.iter().zip(ends.chain([producer])) {
             let is_reported = queue.check_wqe(request, end, wqe_blocks)?;
             blocks += u32::from(end.wrapping_sub(request.index));
-            // A suppressed request asks for a CQE only if it is the last of a row.
-            if is_reported && request.is_suppressed && silent + 1 != queue.reclaim_every {
+            // A suppressed request asks for a CQE only if it is the last of a row. The first requests of the oldest row
+            // may be complete: an error reports a request that asked for no CQE.
+            let row = silent + 1;
+            let fits = row == queue.reclaim_every || is_first_row && row < queue.reclaim_every;
+            if is_reported && request.is_suppressed && !fits {
                 return Err(refused(format!(
                     "{request:x?} asks for a CQE behind {silent} others that ask for none"
                 )));
             }
-            silent = if is_reported { 0 } else { silent + 1 };
+            silent = if is_reported { 0 } else { row };
+            is_first_row &= !is_reported;
             *queue.shadow.at_mut(number) = Shadow {
                 cookie: request.cookie,
                 reported: Tail::of_block(
@@ -291,6 +296,13 @@ impl SendQueue {
         ))
     }
 
+    /// Returns whether the device's counters of the blocks that it knows and that it has fetched are possible.
+    /// `announced` is the counter in the doorbell record.
+    pub(crate) fn are_counted(&self, announced: u16, known: u32, fetched: u32) -> bool {
+        let (_, rung) = self.blocks_outstanding(announced);
+        are_possible(announced, rung, low_half(known), low_half(fetched))
+    }
+
     /// Returns the number of blocks of outstanding requests, and how many of them the doorbell record has announced.
     pub(crate) fn blocks_outstanding(&self, announced: u16) -> (u16, u16) {
         if self.outstanding() == 0 {
@@ -303,8 +315,39 @@ impl SendQueue {
     }
 }
 
+/// Returns whether the device's counters of blocks are possible: `known` blocks, of which it has `fetched` some.
+/// `announced` is the counter in the doorbell record, and `rung` the number of outstanding blocks before it.
+const fn are_possible(announced: u16, rung: u16, known: u16, fetched: u16) -> bool {
+    let unfetched = announced.wrapping_sub(fetched);
+    // The device may not have read the record yet, so it may know fewer blocks than were announced.
+    unfetched <= rung && known.wrapping_sub(fetched) <= unfetched
+}
+
 /// Returns the low 16 bits of a counter, which are all that a record has.
 #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits")]
 const fn low_half(counter: u32) -> u16 {
     counter as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The device reads the doorbell record when it needs blocks, or a card writes its counters back late.
+    #[test]
+    fn a_device_may_know_fewer_blocks_than_were_announced_and_no_others() {
+        for announced in [100, 3, 0] {
+            let [of, by]: [fn(u16, u16) -> u16; 2] = [u16::wrapping_sub, u16::wrapping_add];
+            let is_possible = |known, fetched| {
+                are_possible(announced, 8, of(announced, known), of(announced, fetched))
+            };
+            for (known, fetched) in [(0, 0), (0, 8), (3, 8), (8, 8), (3, 3)] {
+                assert!(is_possible(known, fetched), "{known}, {fetched}");
+            }
+            for (known, fetched) in [(0, 9), (9, 9), (4, 3), (0, by(0, 0xffff))] {
+                assert!(!is_possible(known, fetched), "{known}, {fetched}");
+            }
+            assert!(!are_possible(announced, 8, by(announced, 1), announced));
+        }
+    }
 }

@@ -4,6 +4,7 @@ use hw_mlx::gsi::{Gsi, GsiSnapshot, ReceivedMad};
 use hw_mlx::mad::MAD_BYTES;
 use hw_mlx::random::{Random, Variants};
 use hw_mlx::window::{self, Window};
+use mlx_prm::ToErrQpIn;
 use rdma_types::{MadAddress, Qpn, WindowTarget};
 
 use super::*;
@@ -194,6 +195,126 @@ fn a_completion_queue_that_was_resized_is_resumed_and_its_events_come() {
         drop((work, hca));
         assert_eq!(served.finished(before), 2);
     }
+}
+
+/// The requests of a queue pair in error were flushed, and the first completions were taken. The oldest outstanding
+/// request is then anywhere in a row of suppressed ones.
+#[test]
+fn a_queue_pair_in_error_reports_the_rest_of_its_flushed_requests_once() {
+    for (suppress, taken) in [(true, 1), (true, 5), (false, 3)] {
+        let served = Served::new();
+        let mut hca = served.open();
+        let before = served.resets();
+        let sizes = QueueSizes {
+            max_requests: 32,
+            ..SIZES
+        };
+        let mut work = Work::with(&mut hca, sizes);
+        // No receive is posted, so the requests wait. The eighth asks for a completion.
+        for cookie in 0..8 {
+            let segment = core::iter::once(work.segment(0));
+            let flags = RequestFlags {
+                suppress,
+                ..RequestFlags::NONE
+            };
+            let posted = work
+                .qp
+                .post_request(RequestOp::Send, segment, cookie, flags);
+            posted.expect("room");
+        }
+        let mut command = ToErrQpIn::new();
+        command.set_qpn(work.qp.number().get());
+        hca.exec(&command).expect("in error");
+        let deadline = hca.now() + PATIENCE;
+        let mut done = Vec::new();
+        while done.len() < taken {
+            assert!(hca.now() < deadline, "{done:?}");
+            match work.cq.poll() {
+                Some(entry) => done.extend(work.qp.complete(&entry)),
+                None => {
+                    hca.wait(hca.now() + Duration::from_millis(1))
+                        .expect("alive");
+                }
+            }
+        }
+        let parking = hca.begin_parking().expect("quiet");
+        let parked = work.park(&parking);
+        assert_eq!(parked.qp.send.requests.len(), 8 - taken);
+        let (snapshot, descriptors) = parking.finish().expect("parked");
+        let mut hca = resume(&snapshot, descriptors);
+        let mut work = parked.resume(&mut hca);
+        hca.finish_resuming().expect("all is there");
+        done.extend(work.wait_for(&mut hca, 8 - taken));
+        let found: Vec<_> = done.iter().map(|it| (it.cookie, it.status)).collect();
+        let expected: Vec<_> = (0..8).map(|cookie| (cookie, Status::Flushed)).collect();
+        assert_eq!(found, expected);
+        assert_eq!(work.completions(), []);
+        assert_eq!(work.qp.unmatched_entries(), 0);
+        drop((work, hca));
+        assert_eq!(served.finished(before), 2);
+    }
+}
+
+/// The request is that of the previous process: a message without the bit causes no event, the next one does.
+#[test]
+fn a_queue_that_is_armed_for_solicited_entries_stays_so() {
+    let served = Served::new();
+    let mut hca = served.open();
+    let before = served.resets();
+    let mut work = Work::new(&mut hca);
+    work.cq.arm(true);
+    let parking = hca.begin_parking().expect("quiet");
+    let parked = work.park(&parking);
+    let (snapshot, descriptors) = parking.finish().expect("parked");
+    let mut hca = resume(&snapshot, descriptors);
+    let mut work = parked.resume(&mut hca);
+    hca.finish_resuming().expect("all is there");
+    assert!(work.cq.is_armed());
+    work.receive(0);
+    work.send(0);
+    assert_eq!(cookies(&work.wait_for(&mut hca, 2)), [0, 1000]);
+    hca.process_events();
+    assert_eq!(hca.next_completion(), None);
+    work.receive(1);
+    let segment = core::iter::once(work.segment(1));
+    let flags = RequestFlags {
+        solicited: true,
+        ..RequestFlags::NONE
+    };
+    let posted = work.qp.post_request(RequestOp::Send, segment, 1, flags);
+    posted.expect("room");
+    wait_for_event(&mut hca, Cqn::new(work.cq.cqn()));
+    assert_eq!(cookies(&work.wait_for(&mut hca, 2)), [1, 1001]);
+    drop((work, hca));
+    assert_eq!(served.finished(before), 2);
+}
+
+/// A card may answer the query of a queue without its page list. The place of the ring is then not compared.
+#[test]
+fn queues_are_resumed_on_a_device_that_returns_no_page_lists() {
+    let served = Served::with(|mut profile| {
+        profile.hides_page_lists = true;
+        profile
+    });
+    let mut hca = served.open();
+    let before = served.resets();
+    let mut work = Work::new(&mut hca);
+    let srq = Srq::create(&mut hca, work.request.pd, 20, 2).expect("an SRQ");
+    (0..4).for_each(|slot| work.receive(slot));
+    (0..2).for_each(|slot| work.send(slot));
+    assert_eq!(cookies(&work.wait_for(&mut hca, 4)), [0, 1, 1000, 1001]);
+    let parking = hca.begin_parking().expect("quiet");
+    let shared = srq.park(&parking);
+    let parked = work.park(&parking);
+    let (snapshot, descriptors) = parking.finish().expect("parked");
+    let mut hca = resume(&snapshot, descriptors);
+    let srq = Srq::resume(&mut hca, &shared).expect("resumed");
+    let mut work = parked.resume(&mut hca);
+    hca.finish_resuming().expect("all is there");
+    (2..4).for_each(|slot| work.send(slot));
+    assert_eq!(cookies(&work.wait_for(&mut hca, 4)), [2, 3, 1002, 1003]);
+    drop((work, srq, hca));
+    assert_eq!(served.finished(before), 2);
 }
 
 /// Sends a datagram of QP1 to ourselves.

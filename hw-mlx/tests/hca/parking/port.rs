@@ -93,7 +93,7 @@ fn an_ethernet_port_goes_on_with_the_frames_that_came_meanwhile() {
     }
     let mut frames = Vec::new();
     sent(&served, &mut hca, &mut port, &mut frames, 100);
-    let missing = vec![("mkey", 1), ("CQ", 1), ("SQ", 1), ("RQ", 1)];
+    let all_missing = [("mkey", 1), ("CQ", 1), ("SQ", 1), ("RQ", 1)];
     for round in 0..3 {
         served.stop_time();
         port.send(&arp(200)).expect("room");
@@ -101,7 +101,7 @@ fn an_ethernet_port_goes_on_with_the_frames_that_came_meanwhile() {
         served.sim.deliver(&served.function, &arp(100 + round));
         served.go_on();
         hca = resume(&snapshot, descriptors);
-        assert_eq!(hca.finish_resuming(), Err(missing.clone()));
+        assert_eq!(missing(&mut hca), all_missing);
         port = Ethernet::resume(&mut hca, &parked).expect("resumed");
         hca.finish_resuming().expect("all is there");
         assert_eq!(receive(&mut hca, &mut port), arp(100 + round));
@@ -128,7 +128,7 @@ fn numbers_of_an_ethernet_port_that_are_wrong_are_refused() {
         ("objects", |it| it.objects.truncate(4)),
         ("objects", |it| it.objects.push(it.objects[4])),
         ("objects", |it| it.objects[4] = Object::Sq(1 << 24)),
-        ("another", |it| it.objects[4] = Object::Sq(0xee)),
+        ("QUERY_SQ", |it| it.objects[4] = Object::Sq(0xee)),
         ("doorbell page", |it| it.uar = 4000),
         ("slots of", |it| it.slot_bytes = 64),
         ("slots of", |it| it.slot_bytes = 1 << 31),
@@ -146,10 +146,7 @@ fn numbers_of_an_ethernet_port_that_are_wrong_are_refused() {
         change(&mut parked);
         let error = Ethernet::resume(&mut hca, &parked).expect_err(words);
         let text = error.to_string();
-        assert!(
-            words == "another" || text.contains(words),
-            "{words}: {text}"
-        );
+        assert!(text.contains(words), "{words}: {text}");
         drop(hca);
         served.finished(before);
     }

@@ -118,7 +118,7 @@ fn a_clone_of_the_arena_keeps_the_parking_unfinished_until_it_is_dropped() {
     assert_eq!(served.finished(before), 1);
 }
 
-/// Whoever drops an unfinished parking has given the function up.
+/// Dropping an unfinished parking stops the function.
 #[test]
 fn an_unfinished_parking_that_is_dropped_stops_the_function() {
     for cloned in [false, true] {
@@ -187,7 +187,7 @@ fn a_reader_of_counters_does_not_keep_a_function_from_being_parked() {
     assert_eq!(served.finished(before), 1);
 }
 
-/// Kinds of objects that nobody here makes, but a program can, are refused as well.
+/// Objects of kinds that this driver never creates are refused too.
 #[test]
 fn objects_of_xrc_are_refused() {
     let served = Served::new();

@@ -7,6 +7,7 @@ use std::process::Command;
 use hw_mlx::gsi::Gsi;
 use hw_mlx::random::{Random, Variants};
 use hw_mlx::window::{self, Window};
+use hw_sim::Fault;
 use rdma_types::WindowTarget;
 
 use super::objects::{gsi_of, receive_mad, send_mad, taken};
@@ -18,14 +19,6 @@ fn park_with(hca: Hca, work: Work) -> (HcaSnapshot, Vec<NamedFd>, Parked) {
     let parked = work.park(&parking);
     let (snapshot, descriptors) = parking.finish().expect("parked");
     (snapshot, descriptors, parked)
-}
-
-fn wait_for_event(hca: &mut Hca, cqn: Cqn) {
-    let deadline = hca.now() + PATIENCE;
-    while hca.next_completion() != Some(cqn) {
-        assert!(hca.now() < deadline, "no event");
-        hca.wait(deadline).expect("alive");
-    }
 }
 
 /// All instances share QP1, so the one that has made it may have ended.
@@ -89,6 +82,107 @@ fn a_resumption_that_is_refused_late_loses_no_event() {
     assert_eq!(cookies(&work.completions()), [0, 1000]);
     drop((work, hca));
     assert_eq!(served.finished(before), 2);
+}
+
+/// Each attempt takes room in the event queue for commands, which no attempt reads before it succeeds. The refusal that
+/// names it comes before the first command.
+#[test]
+fn refused_resumptions_do_not_fill_the_event_queue_for_commands() {
+    let served = Served::new();
+    let hca = served.open();
+    let before = served.resets();
+    let (snapshot, mut descriptors) = park(hca);
+    let mut wrong = snapshot.clone();
+    wrong.tables.counter_set = Some(0xee);
+    let mut refusals = [0, 0];
+    for _ in 0..20 {
+        let refused = Hca::resume(&wrong, descriptors).expect_err("another counter set");
+        refusals[usize::from(refused.touched)] += 1;
+        let text = refused.to_string();
+        let is_full = text.contains("its event queue for commands has room for");
+        assert_eq!(is_full, !refused.touched, "{text}");
+        descriptors = refused.descriptors;
+    }
+    assert!(refusals.iter().all(|count| *count > 3), "{refusals:?}");
+    assert_eq!(served.resets(), before);
+    assert!(served.is_alive());
+    drop(descriptors);
+    assert_eq!(served.finished(before), 1);
+}
+
+/// The firmware dies during the first question. The device's DMA is the business of the process that has parked it.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the firmware dies in a time of its own"
+)]
+fn a_device_that_dies_during_the_resumption_keeps_its_bus_mastering() {
+    let served = Served::new();
+    let hca = served.open();
+    let before = served.resets();
+    let (snapshot, descriptors) = park(hca);
+    let nop = mlx_prm::Opcode::NOP.0;
+    let asked = || {
+        let report = served.sim.report(&served.function);
+        report.opcodes.get(&nop).copied().unwrap_or(0)
+    };
+    let first = asked();
+    let silence = Fault::CommandSilence {
+        opcode: Some(nop),
+        count: 1,
+    };
+    served.sim.inject(&served.function, &silence);
+    let refused = thread::scope(|threads| {
+        threads.spawn(|| {
+            let clock = RealClock::new();
+            let deadline = clock.now() + PATIENCE;
+            while asked() == first && clock.now() < deadline {
+                clock.wait(&[], clock.now() + Duration::from_millis(1));
+            }
+            let death = Fault::HealthSyndrome(1);
+            served.sim.inject(&served.function, &death);
+        });
+        Hca::resume(&snapshot, descriptors).expect_err("it dies")
+    });
+    assert!(refused.touched, "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("the device is dead"), "{text}");
+    let mut command = [0; 2];
+    served.function.config_read(4, &mut command);
+    assert_eq!(command[0] & 4, 4, "{command:x?}");
+    drop(refused);
+    served.finished(before);
+}
+
+/// Settings of other functions change some capabilities of this one. Those that the driver does not use are not
+/// compared.
+#[test]
+fn a_capability_is_compared_if_the_driver_uses_it() {
+    type Change = fn(&mut [u8]);
+    let changes: [(&str, Change); 2] = [
+        // log_max_qp
+        ("limits", |page| page[0x13] ^= 1),
+        // umr_fence
+        ("umr_fence", |page| page[0x41] ^= 0x10),
+    ];
+    let served = Served::new();
+    let hca = served.open();
+    let before = served.resets();
+    let (snapshot, mut descriptors) = park(hca);
+    for (words, change) in changes {
+        let mut changed = snapshot.clone();
+        change(&mut changed.tables.capabilities[0].bytes);
+        let refused = Hca::resume(&changed, descriptors).expect_err(words);
+        assert!(refused.to_string().contains(words), "{words}: {refused}");
+        descriptors = refused.descriptors;
+    }
+    let mut changed = snapshot;
+    let page = &mut changed.tables.capabilities[0].bytes;
+    // lag_master and num_total_dynamic_vf_msix
+    page[0x4f] ^= 0x10;
+    page[0xe3] ^= 7;
+    resume(&changed, descriptors).close().expect("closed");
+    assert_eq!(served.finished(before), 1);
 }
 
 /// What the snapshot itself contradicts is found before the device gets a command, so the previous process can go on.
@@ -168,18 +262,18 @@ fn an_object_that_is_resumed_twice_does_not_stand_for_another_one() {
     drop(buffer);
     let (snapshot, descriptors) = parking.finish().expect("parked");
     let mut hca = resume(&snapshot, descriptors);
-    assert_eq!(hca.finish_resuming(), Err(vec![("mkey", 3)]));
+    assert_eq!(missing(&mut hca), [("mkey", 3)]);
     mkey::resume(&mut hca, first, &request, ()).expect("resumed");
     let error = mkey::resume(&mut hca, first, &request, ()).expect_err("twice");
     assert!(matches!(error, ResumeError::Snapshot { .. }), "{error}");
-    assert_eq!(hca.finish_resuming(), Err(vec![("mkey", 2)]));
+    assert_eq!(missing(&mut hca), [("mkey", 2)]);
     // Objects that are made and destroyed meanwhile change nothing, nor does the end of one that was not resumed.
     let (fourth, _) = mkey::create(&mut hca, &request, iova).expect("a key");
-    assert_eq!(hca.finish_resuming(), Err(vec![("mkey", 2)]));
+    assert_eq!(missing(&mut hca), [("mkey", 2)]);
     mkey::destroy(&mut hca, fourth).expect("destroyed");
     mkey::destroy(&mut hca, first).expect("destroyed");
     mkey::destroy(&mut hca, third).expect("destroyed");
-    assert_eq!(hca.finish_resuming(), Err(vec![("mkey", 1)]));
+    assert_eq!(missing(&mut hca), [("mkey", 1)]);
     mkey::resume(&mut hca, second, &request, ()).expect("resumed");
     // The memory was not claimed.
     let unclaimed = hca.finish_resuming().expect("all is there");
@@ -451,7 +545,7 @@ fn a_bind_that_is_under_way_takes_effect_once() {
 #[test]
 fn requests_that_are_of_another_kind_than_their_wqes_are_refused() {
     type Change = fn(&mut QpSnapshot);
-    let changes: [(&str, Change); 6] = [
+    let changes: [(&str, Change); 7] = [
         ("is_bind", |it| it.send.requests[1].is_bind = true),
         ("is_own", |it| it.send.requests[1].is_own = true),
         ("is_suppressed", |it| {
@@ -459,7 +553,8 @@ fn requests_that_are_of_another_kind_than_their_wqes_are_refused() {
         }),
         ("behind a bind", |it| it.send.is_behind_bind = true),
         ("requests since the last", |it| it.send.unreported = 1),
-        ("the WQE there", |it| it.send.sizes.wqe_blocks = 0),
+        ("the WQE there", |it| it.send.requests[1].index += 1),
+        ("SendSizes", |it| it.send.sizes.wqe_blocks = 0),
     ];
     for (words, change) in changes {
         let served = Served::new();
@@ -475,6 +570,7 @@ fn requests_that_are_of_another_kind_than_their_wqes_are_refused() {
             matches!(error, ResumeError::Snapshot { .. }),
             "{words}: {error}"
         );
+        assert!(error.to_string().contains(words), "{words}: {error}");
         drop(hca);
         served.finished(before);
     }
