@@ -59,7 +59,7 @@ struct Served {
     function: Arc<SimFunction>,
     directory: TempDir,
     /// True while the function's time stands still, so that what is posted is not done.
-    stopped: Arc<AtomicBool>,
+    stopped: Arc<Mutex<bool>>,
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -89,14 +89,16 @@ impl Served {
         });
         let over = Arc::new(AtomicBool::new(false));
         let (ends, moved) = (Arc::clone(&over), sim.clone());
-        let stopped = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::new(Mutex::new(false));
         let stands = Arc::clone(&stopped);
         let mover = thread::spawn(move || {
             let clock = RealClock::new();
             while !ends.load(Ordering::Relaxed) {
-                if !stands.load(Ordering::Relaxed) {
+                let stands = stands.lock().expect("no panic");
+                if !*stands {
                     moved.advance(Duration::from_millis(1));
                 }
+                drop(stands);
                 clock.wait(&[], clock.now() + Duration::from_millis(1));
             }
         });
@@ -123,15 +125,15 @@ impl Served {
         Hca::open(function.expect("a server"), config).expect("bring-up")
     }
 
-    /// Stops the function's time.
+    /// Stops the function's time. A step that is under way ends before.
     fn stop_time(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
+        *self.stopped.lock().expect("no panic") = true;
     }
 
     /// Lets the function do all that is posted, and its time go on.
     fn go_on(&self) {
         self.sim.advance(Duration::from_millis(100));
-        self.stopped.store(false, Ordering::Relaxed);
+        *self.stopped.lock().expect("no panic") = false;
     }
 
     /// Returns whether the firmware reports no fatal syndrome.
