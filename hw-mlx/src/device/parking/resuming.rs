@@ -470,13 +470,19 @@ fn exec<C: mlx_prm::Command>(control: &mut Control, input: &C) -> Result<C::Out,
     Ok(control.exec(input).map_err(MlxError::from)?)
 }
 
-/// Checks that the event queue for commands has room for the events of the questions. `ended` is the number of ended
-/// instances.
-fn check_room(eqs: &[Eq], ended: usize) -> Result<(), ResumeError> {
+/// Returns the number of events for which the event queue for commands must have room at the beginning. `ended` is the
+/// number of ended instances.
+fn events_needed(ended: usize) -> u32 {
     // CAST: at most `MOST_ENDED`.
     #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
     let of_ended = ended as u32 * QUESTIONS_OF_ENDED;
-    let (room, needed) = (eqs[0].room(), QUESTIONS + EVENT_ROOM + of_ended);
+    QUESTIONS + EVENT_ROOM + of_ended
+}
+
+/// Checks that the event queue for commands has room for the events of the questions. `ended` is the number of ended
+/// instances.
+fn check_room(eqs: &[Eq], ended: usize) -> Result<(), ResumeError> {
+    let (room, needed) = (eqs[0].room(), events_needed(ended));
     if room >= needed {
         return Ok(());
     }
@@ -532,14 +538,15 @@ fn check_vport(control: &mut Control, port: &PortSnapshot) -> Result<u32, Resume
 }
 
 /// Compares our addresses with the device's table, if the firmware lets it be read. Compares as many as the event queue
-/// for commands has room for.
+/// for commands has room for, and leaves a further attempt its own.
 fn check_gids(
     control: &mut Control,
     gids: &GidTable,
     port: Option<u32>,
 ) -> Result<(), ResumeError> {
     // CAST: widening, on every target of the driver.
-    let room = control.eqs[0].room().saturating_sub(EVENT_ROOM) as usize;
+    let room = control.eqs[0].room();
+    let room = room.saturating_sub(events_needed(control.spare.len()) + 1) as usize;
     for entry in gids.all().into_iter().take(room) {
         match gid::read_entry(control, entry.index, port) {
             Ok(now) if now == (entry.gid, entry.mac) => {}

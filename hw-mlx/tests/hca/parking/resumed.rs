@@ -110,6 +110,27 @@ fn refused_resumptions_do_not_fill_the_event_queue_for_commands() {
     assert_eq!(served.finished(before), 1);
 }
 
+/// The questions about addresses are as many as the event queue for commands has room for, and a further attempt has
+/// room for its own.
+#[test]
+fn a_function_with_many_addresses_is_resumed_after_a_late_refusal() {
+    let served = Served::new();
+    let mut hca = served.open();
+    let before = served.resets();
+    for number in 1..=230_u8 {
+        let address = std::net::IpAddr::from([10, 0, 0, number]);
+        hca.add_address(&address.into()).expect("added");
+    }
+    let (snapshot, descriptors) = park(hca);
+    let mut wrong = snapshot.clone();
+    wrong.tables.counter_set = Some(0xee);
+    let refused = Hca::resume(&wrong, descriptors).expect_err("another counter set");
+    assert!(refused.touched, "{refused}");
+    let hca = resume(&snapshot, refused.descriptors);
+    hca.close().expect("closed");
+    assert_eq!(served.finished(before), 1);
+}
+
 /// The firmware dies during the first question. The device's DMA is the business of the process that has parked it.
 #[test]
 #[expect(
