@@ -26,7 +26,7 @@ use hw_mlx::{
     AsyncEvent, EqSnapshot, GidEntry, Hca, HcaConfig, HcaSnapshot, HcaTables, NotParked, ParkError,
     ParkingHca, ResumeError,
 };
-use hw_sim::{FaultCause, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{Drive, FaultCause, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::{AllocPdIn, Cqn, InitSegment, NopIn};
 use rdma_types::{
     Access, DataSegment, Path, Psn, QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags,
@@ -125,13 +125,15 @@ impl Served {
         Hca::open(function.expect("a server"), config).expect("bring-up")
     }
 
-    /// Stops the function's time. A step that is under way ends before.
+    /// Stops the function's time, and what register writes would start at once. A step that is under way ends before.
     fn stop_time(&self) {
         *self.stopped.lock().expect("no panic") = true;
+        self.sim.set_drive(Drive::Stepped);
     }
 
     /// Lets the function do all that is posted, and its time go on.
     fn go_on(&self) {
+        self.sim.set_drive(Drive::Inline);
         self.sim.advance(Duration::from_millis(100));
         *self.stopped.lock().expect("no panic") = false;
     }
