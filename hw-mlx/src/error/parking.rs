@@ -91,8 +91,10 @@ pub enum ParkError {
         /// Longest limit.
         most: Duration,
     },
-    /// Queues have failed, and were not repaired yet.
-    #[error("{queue} has failed, and was not repaired yet")]
+    /// Queues have failed, and were not repaired since. They are repaired first. An Ethernet port that was given up
+    /// ([`Ethernet::is_given_up`](crate::ethernet::Ethernet::is_given_up)) is not repaired any more, and is destroyed
+    /// first.
+    #[error("{queue} has failed, and was not repaired since")]
     Broken {
         /// Name of the queues.
         queue: &'static str,

@@ -48,7 +48,7 @@ impl Ethernet {
     /// Describes the port for another process. Its memory is the other process's from then on.
     ///
     /// # Errors
-    /// The unchanged port, and [`ParkError::Broken`]: it has failed since the quiet point, and was not repaired yet
+    /// The unchanged port, and [`ParkError::Broken`]: it has failed since the quiet point, and is not repaired
     /// ([`Ethernet::repair_due`]).
     pub fn park(
         self,

@@ -42,7 +42,7 @@ impl Gsi {
     /// Describes QP1 for another process. Its memory is the other process's from then on.
     ///
     /// # Errors
-    /// The unchanged QP1, and [`ParkError::Broken`]: it has failed since the quiet point, and was not repaired yet
+    /// The unchanged QP1, and [`ParkError::Broken`]: it has failed since the quiet point, and is not repaired
     /// ([`Gsi::repair_due`]).
     pub fn park(self, at_quiet_point: &ParkingHca) -> Result<GsiSnapshot, Box<(Self, ParkError)>> {
         let Self {

@@ -104,6 +104,7 @@ impl SlotQueue {
             free_sends: free_sends.into_iter().collect(),
             armed,
             broken: Broken::new(name, all),
+            // The queues work, so they were not given up. If they fail, the first repair is due at once.
             repair_at: Some(Instant(0)),
             pause: FIRST_PAUSE,
         };

@@ -2,18 +2,15 @@
 
 use hw_mlx::ethernet::Ethernet;
 use hw_mlx::gsi::Gsi;
-use mlx_prm::{ModifyRqIn, ToErrQpIn};
+use hw_sim::Fault;
+use mlx_prm::{ModifyRqIn, Opcode, ToErrQpIn};
 
 use super::*;
 
-/// A port whose queue has failed is not parked before it is repaired.
-#[test]
-fn a_broken_ethernet_port_is_refused_until_it_is_repaired() {
-    let served = Served::with(|profile| profile.ethernet());
-    let mut hca = served.open();
-    let before = served.resets();
+/// Makes an Ethernet port whose receive queue is in error, and reports it.
+fn broken_port(hca: &mut Hca) -> (Ethernet, Doorbells) {
     let doorbells = Doorbells::new(hca.uar().clone());
-    let mut ethernet = Ethernet::create(&mut hca, &doorbells).expect("a port");
+    let mut ethernet = Ethernet::create(hca, &doorbells).expect("a port");
     let mut input = ModifyRqIn::new();
     let (_, rqn) = ethernet.numbers();
     input.set_rqn(rqn).set_rq_state(1).ctx_mut().set_state(3);
@@ -23,14 +20,73 @@ fn a_broken_ethernet_port_is_refused_until_it_is_repaired() {
         assert!(hca.now() < deadline, "the port does not break");
         ethernet.take_in(|frame| panic!("{frame:x?} from nowhere"));
     }
+    (ethernet, doorbells)
+}
+
+/// Checks that the function is not parked, because a queue of its Ethernet port has failed. Returns the instance.
+fn refused_with_broken_port(hca: Hca) -> Hca {
     let refused = hca.begin_parking().expect_err("it is broken");
-    let is_broken = matches!(refused.error, ParkError::Broken { .. });
+    let is_broken = matches!(
+        refused.error,
+        ParkError::Broken {
+            queue: "an Ethernet queue"
+        }
+    );
     assert!(is_broken, "{refused}");
-    hca = refused.hca.expect("the instance");
+    refused.hca.expect("the instance")
+}
+
+/// A port whose queue has failed is not parked before it is repaired, also if a first repair was not delivered and
+/// another one is due later.
+#[test]
+fn a_broken_ethernet_port_is_refused_until_it_is_repaired() {
+    let served = Served::with(|profile| profile.ethernet());
+    let mut hca = served.open();
+    let before = served.resets();
+    let (mut ethernet, doorbells) = broken_port(&mut hca);
+    hca = refused_with_broken_port(hca);
+    let undelivered = Fault::CommandDelivery {
+        opcode: Some(Opcode::MODIFY_RQ.0),
+        status: 0x06,
+        count: 1,
+    };
+    served.sim.inject(&served.function, &undelivered);
+    ethernet.repair(&mut hca).expect_err("not delivered");
+    hca = refused_with_broken_port(hca);
+    let due = ethernet.repair_due().expect("not given up");
+    while hca.now() < due {
+        hca.wait(due).expect("alive");
+    }
     ethernet.repair(&mut hca).expect("repaired");
     let parking = hca.begin_parking().expect("quiet");
     ethernet.park(&parking).expect("it works");
     drop((doorbells, parking));
+    served.finished(before);
+}
+
+/// A port that was given up is never repaired, and its name is the reason as long as it exists. Behind it is the
+/// command that the device still has.
+#[test]
+fn a_given_up_ethernet_port_is_refused_by_name() {
+    let served = Served::with(|profile| profile.ethernet());
+    let mut config = HcaConfig::new();
+    config.command_timeout = Duration::from_secs(1);
+    let mut hca = served.open_with(config);
+    let before = served.resets();
+    let (mut ethernet, doorbells) = broken_port(&mut hca);
+    let silent = Fault::CommandSilence {
+        opcode: Some(Opcode::MODIFY_RQ.0),
+        count: 1,
+    };
+    served.sim.inject(&served.function, &silent);
+    ethernet.repair(&mut hca).expect_err("not answered");
+    assert!(ethernet.is_given_up());
+    hca = refused_with_broken_port(hca);
+    drop((ethernet, doorbells));
+    let refused = hca.begin_parking().expect_err("a command is out");
+    let is_out = matches!(refused.error, ParkError::Commands { quarantined: 1, .. });
+    assert!(is_out, "{refused}");
+    drop(refused);
     served.finished(before);
 }
 
