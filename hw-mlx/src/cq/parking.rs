@@ -153,7 +153,7 @@ impl Cq {
             rounds: (taken >> 32) as u32,
             published_index: consumer_index,
         };
-        // An entry or an event may come between the question and the look at the event queue.
+        // An entry or an event may come between the query and the reading of the event queue.
         ask_twice(|| queue.check(hca, uar))?;
         hca.count_resumed(Opcode::CREATE_CQ, cqn)?;
         Ok(queue)

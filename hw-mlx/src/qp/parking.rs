@@ -5,8 +5,8 @@
 //!
 //! A ConnectX-6 Dx returned no page list for a CQ; there the ring's address is not checked, and so it is here.
 //!
-//! A snapshot that lacks the oldest requests or receives, and counts accordingly, cannot be told from a true one: their
-//! entries then match nothing and are counted. The layer that writes a snapshot out seals it.
+//! A snapshot that lacks the oldest requests or receives, and counts accordingly, is not detected: their entries then
+//! match nothing and are counted. The layer that writes a snapshot out seals it.
 
 use std::sync::Arc;
 

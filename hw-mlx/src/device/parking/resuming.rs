@@ -63,7 +63,7 @@ pub(super) fn resume(
         Ok(function) => function,
         Err((descriptors, error)) => return not_begun(descriptors, error.into()),
     };
-    // The given descriptors are closed now, so there is room for as many. One more is for looks at /proc.
+    // The given descriptors are closed now, so there is room for as many. One more is for files of /proc.
     let reserve: Result<Vec<Interrupt>, _> = (0..=count).map(|_| function.wakeup()).collect();
     let taken = match &reserve {
         Ok(_) => take_up(function, &snapshot.tables),

@@ -62,7 +62,7 @@ fn send(hca: &mut Hca, port: &mut Ethernet, frame: &[u8]) {
     }
 }
 
-/// Waits until as many frames have left, and frees their slots.
+/// Waits until as many frames were sent, and frees their slots.
 fn sent(
     served: &Served,
     hca: &mut Hca,

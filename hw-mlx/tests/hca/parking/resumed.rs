@@ -708,7 +708,7 @@ fn buffers_that_a_queue_pair_has_returned_are_posted_again() {
     assert_eq!(served.finished(before), 2);
 }
 
-/// What the previous process had and this one does not claim is freed at the end, and told.
+/// What the previous process had and this one does not claim is freed at the end, and reported.
 #[test]
 fn memory_that_is_not_claimed_is_freed_at_the_end() {
     let served = Served::new();
