@@ -28,6 +28,7 @@
 mod resuming;
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,8 +143,8 @@ pub struct PortSnapshot {
 pub(super) const MOST_ENDED: usize = 64;
 /// Pause while another thread holds the tables of an instance that has ended.
 const HELD_PAUSE: Duration = Duration::from_micros(100);
-/// Longest time limit of a snapshot.
-const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
+/// Time limits that a snapshot may have. With a shorter one, a busy machine alone would make a command fail.
+const LIMITS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// A function that was not parked.
 #[derive(Debug, Error)]
@@ -453,10 +454,10 @@ fn check_usable(own: &Own, control: &mut Control) -> Result<(), ParkError> {
         let most = MOST_ENDED;
         return Err(ParkError::EndedInstances { count, most });
     }
-    let limit = control.timeout.max(control.reclaim_limit);
-    if limit > LONGEST_LIMIT {
-        let most = LONGEST_LIMIT;
-        return Err(ParkError::TimeLimit { limit, most });
+    let limits = [control.timeout, control.reclaim_limit];
+    if let Some(limit) = limits.into_iter().find(|limit| !LIMITS.contains(limit)) {
+        let (least, most) = LIMITS.into_inner();
+        return Err(ParkError::TimeLimit { limit, least, most });
     }
     if let Some(queue) = control.broken.first() {
         return Err(ParkError::Broken { queue });

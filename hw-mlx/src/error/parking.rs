@@ -83,11 +83,15 @@ pub enum ParkError {
         /// Maximum number.
         most: usize,
     },
-    /// A time limit of the function's configuration is longer than a snapshot may have it.
-    #[error("a time limit of {limit:?} is configured; a function is parked with at most {most:?}")]
+    /// A time limit of the function's configuration is longer or shorter than a snapshot may have it.
+    #[error(
+        "a time limit of {limit:?} is configured; a function is parked with {least:?} to {most:?}"
+    )]
     TimeLimit {
         /// The limit.
         limit: Duration,
+        /// Shortest limit.
+        least: Duration,
         /// Longest limit.
         most: Duration,
     },

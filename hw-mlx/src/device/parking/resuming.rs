@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use driver::{Block, DmaArena, Function, Interrupt, NamedFd};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
-use super::{HcaSnapshot, HcaTables, LONGEST_LIMIT, MOST_ENDED, PortSnapshot};
+use super::{HcaSnapshot, HcaTables, LIMITS, MOST_ENDED, PortSnapshot};
 use crate::broken::BrokenQueues;
 use crate::caps::Caps;
 use crate::cmd::CommandQueue;
@@ -143,9 +143,9 @@ impl Tables {
     fn rebuild(function: &Function, tables: &HcaTables) -> Result<Self, ResumeError> {
         let refused = |what: String| ResumeError::snapshot(TABLE, what);
         let limits = [tables.command_limit, tables.reclaim_limit];
-        if limits.iter().any(|limit| *limit > LONGEST_LIMIT) {
+        if limits.iter().any(|limit| !LIMITS.contains(limit)) {
             return Err(refused(format!(
-                "time limits {limits:?}; at most {LONGEST_LIMIT:?}"
+                "time limits {limits:?}, not in {LIMITS:?}"
             )));
         }
         let count = tables.spare.len();

@@ -93,19 +93,20 @@ fn a_given_up_ethernet_port_is_refused_by_name() {
 /// The resumption would refuse such a snapshot, when it is too late.
 #[test]
 fn a_time_limit_that_no_snapshot_may_have_is_refused_before_anything_is_parked() {
-    let served = Served::new();
-    let mut config = HcaConfig::new();
-    config.command_timeout = Duration::from_secs(3601);
-    let hca = served.open_with(config);
-    let before = served.resets();
-    let (hca, error) = not_parked(hca);
-    let limit = Duration::from_secs(3601);
-    assert!(
-        matches!(error, ParkError::TimeLimit { limit: it, .. } if it == limit),
-        "{error}"
-    );
-    hca.close().expect("closed");
-    assert_eq!(served.finished(before), 1);
+    for limit in [Duration::from_millis(999), Duration::from_secs(3601)] {
+        let served = Served::new();
+        let mut config = HcaConfig::new();
+        config.command_timeout = limit;
+        let hca = served.open_with(config);
+        let before = served.resets();
+        let (hca, error) = not_parked(hca);
+        assert!(
+            matches!(error, ParkError::TimeLimit { limit: it, .. } if it == limit),
+            "{error}"
+        );
+        hca.close().expect("closed");
+        assert_eq!(served.finished(before), 1);
+    }
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn a_capability_is_compared_if_the_driver_uses_it() {
 #[test]
 fn numbers_that_need_no_command_are_checked_before_the_first_one() {
     type Change = fn(&mut HcaTables);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
         ("signed answers", |it| it.commands.is_signed = true),
         ("is not at index 0", |it| it.gids.entries.clear()),
         ("at index 255", |it| it.gids.entries[0].index = 255),
@@ -221,6 +221,7 @@ fn numbers_that_need_no_command_are_checked_before_the_first_one() {
         ("time limits", |it| {
             it.command_limit = Duration::from_secs(3601)
         }),
+        ("time limits", |it| it.reclaim_limit = Duration::ZERO),
         ("is there twice", |it| it.spare = vec![it.own]),
         ("completion queues", |it| it.completions.push(1 << 24)),
         ("with token 0", |it| it.commands.next_token = 0),
