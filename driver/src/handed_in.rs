@@ -8,17 +8,37 @@
 
 use std::fs::exists;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, io, process};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use crate::snapshot::NamedFd;
 
 /// Number of the first descriptor that is handed in.
 const FIRST: RawFd = 3;
 /// Highest value of `LISTEN_FDS` that is accepted. With a higher value no descriptor is taken.
 const MOST: RawFd = 4096;
 
-static HANDED_IN: OnceLock<Vec<(String, OwnedFd)>> = OnceLock::new();
+static HANDED_IN: OnceLock<Vec<HandedIn>> = OnceLock::new();
+
+/// A descriptor that was handed in.
+struct HandedIn {
+    name: String,
+    /// `None` once the descriptor was taken.
+    fd: Mutex<Option<OwnedFd>>,
+}
+
+impl HandedIn {
+    /// Calls `f` with the descriptor, or with `None` if it was taken.
+    fn with<T>(&self, f: impl FnOnce(&mut Option<OwnedFd>) -> T) -> T {
+        f(&mut self.fd.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_there(&self) -> bool {
+        self.with(|fd| fd.is_some())
+    }
+}
 
 /// Reason why a descriptor is not available.
 #[derive(Debug, thiserror::Error)]
@@ -58,27 +78,43 @@ fn said(known: &[String]) -> String {
 /// # Errors
 /// [`HandedInError`], with the name.
 pub fn handed_in(name: &str) -> Result<OwnedFd, HandedInError> {
-    let all = HANDED_IN.get_or_init(take);
-    let found = all.iter().find(|(known, _)| known == name);
-    let (_, descriptor) = found.ok_or_else(|| HandedInError::Unknown {
+    let all = HANDED_IN.get_or_init(read);
+    let mut named = all.iter().filter(|one| one.name == name);
+    let copy = named.find_map(|one| one.with(|fd| Some(fd.as_ref()?.try_clone())));
+    let copy = copy.ok_or_else(|| HandedInError::Unknown {
         name: name.to_owned(),
         known: names_handed_in().map(str::to_owned).collect(),
     })?;
-    descriptor
-        .try_clone()
-        .map_err(|error| HandedInError::System {
-            name: name.to_owned(),
-            error,
-        })
+    copy.map_err(|error| HandedInError::System {
+        name: name.to_owned(),
+        error,
+    })
 }
 
-/// Returns the names of all descriptors.
+/// Returns the names of all descriptors that were not taken ([`take_handed_in`]).
 pub fn names_handed_in() -> impl Iterator<Item = &'static str> {
-    let all = HANDED_IN.get_or_init(take);
-    all.iter().map(|(name, _)| name.as_str())
+    let all = HANDED_IN.get_or_init(read);
+    all.iter()
+        .filter(|one| one.is_there())
+        .map(|one| one.name.as_str())
 }
 
-fn take() -> Vec<(String, OwnedFd)> {
+/// Takes the descriptors whose names are selected, in their order. They are not copies: [`handed_in`] does not return
+/// them any more, and the caller closes them.
+///
+/// The first call must come before the process opens anything or changes its environment.
+pub(crate) fn take_handed_in(is_selected: impl Fn(&str) -> bool) -> Vec<NamedFd> {
+    let all = HANDED_IN.get_or_init(read);
+    all.iter()
+        .filter(|one| is_selected(&one.name))
+        .filter_map(|one| {
+            let name = one.name.clone();
+            one.with(Option::take).map(|fd| NamedFd { name, fd })
+        })
+        .collect()
+}
+
+fn read() -> Vec<HandedIn> {
     let number = |name: &str| env::var(name).ok()?.parse::<RawFd>().ok();
     let are_ours =
         number("LISTEN_PID").and_then(|pid| u32::try_from(pid).ok()) == Some(process::id());
@@ -106,7 +142,10 @@ fn take() -> Vec<(String, OwnedFd)> {
         if let Err(error) = fcntl(&owned, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)) {
             tracing::warn!(descriptor = owned.as_raw_fd(), %error, "cannot be made close-on-exec: child programs will inherit it");
         }
-        taken.push((name, owned));
+        taken.push(HandedIn {
+            name,
+            fd: Mutex::new(Some(owned)),
+        });
     }
     taken
 }

@@ -46,6 +46,7 @@ mod fronted;
 mod function;
 mod guard;
 mod handed_in;
+pub mod handover;
 mod interrupt;
 mod interrupt_set;
 mod iova;
@@ -64,6 +65,7 @@ mod register;
 mod rights;
 mod ring;
 mod ring_probe;
+mod service_manager;
 mod signals;
 mod snapshot;
 mod socket_path;
@@ -102,6 +104,7 @@ pub use real_clock::RealClock;
 pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};
 pub use rights::{caller_variable, has_gained_rights};
 pub use ring_probe::RingProbe;
+pub use service_manager::{ServiceManager, ServiceManagerError};
 pub use signals::HeldSignals;
 pub use snapshot::{
     ArenaSnapshot, BackendSnapshot, ChunkSnapshot, DescriptorSnapshot, FunctionSnapshot,

@@ -14,13 +14,29 @@ pub(crate) fn poll_readable<'a>(
     readable: impl Iterator<Item = BorrowedFd<'a>>,
     deadline: Instant,
 ) -> Result<bool, Errno> {
-    let deadline = deadline.min(monotonic_now() + MAX_WAIT);
     let mut fds: Vec<PollFd<'_>> = readable
         .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
         .collect();
+    poll(&mut fds, deadline.min(monotonic_now() + MAX_WAIT))
+}
+
+/// Sleeps without an io_uring until a descriptor is ready for `events`, has an error or was hung up, or `deadline` has
+/// passed. No signal ends the sleep. Returns whether the descriptor is ready.
+pub(crate) fn poll_ready(
+    fd: BorrowedFd<'_>,
+    events: PollFlags,
+    deadline: Instant,
+) -> Result<bool, Errno> {
+    poll(&mut [PollFd::new(fd, events)], deadline)
+}
+
+fn poll(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<bool, Errno> {
     loop {
-        let left = deadline.since(monotonic_now());
-        match ppoll(&mut fds, Some(TimeSpec::from(left)), None) {
+        let now = monotonic_now();
+        // A longer sleep is several: not every duration fits into a `timespec`.
+        let left = deadline.since(now).min(MAX_WAIT);
+        match ppoll(fds, Some(TimeSpec::from(left)), None) {
+            Ok(0) if now + left < deadline => {}
             Ok(ready) => return Ok(ready > 0),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),

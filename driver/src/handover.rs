@@ -1,0 +1,159 @@
+//! The ways of parked functions to the next process: a socket, and systemd's descriptor store.
+//!
+//! A handover is a snapshot (bytes that the layer above writes) and named descriptors. It goes to a process that waits
+//! at a UNIX socket ([`await_receiver`], [`receive`]), or into the descriptor store of systemd and from there to the
+//! next process of the service ([`store()`], [`take_stored`]).
+//!
+//! # One process
+//!
+//! Two processes must not use one snapshot: the second would drive a device whose state has changed since. A message
+//! cannot decide which process has the function, because the process that sends it may die before or after sending, and
+//! its peer cannot distinguish the two. The kernel decides: the snapshot is in a file, a memfd, that both processes
+//! have open, and the process that adds the seal `F_SEAL_SEAL` to it has *claimed* the handover. The kernel lets only
+//! one process add it, and no process can remove it (module `file`). So:
+//!
+//! - The new process only reads from the device until it has claimed the handover ([`Answer::adopt`],
+//!   [`StoredHandover::claim`]).
+//! - The old process resumes its function only after it has claimed its own handover, which [`NotGiven`] says.
+//! - Messages only shorten the wait for the claim, and transport reasons.
+//!
+//! The claim is for ever. The driving lock of a function (`driving_lock`) ends with its process: it prevents that two
+//! living processes drive the function at a time, and the claim prevents that an old snapshot is used after its
+//! process has ended. A handover needs both. A claim is advisory, as the lock is.
+//!
+//! # Over a socket
+//!
+//! ```text
+//!   the sender, the old process                     the receiver, the new process
+//!     await_receiver  <---------- READY ----------    receive: it is initialised
+//!     it parks its functions
+//!     send            --- OFFER, the file -------->
+//!                     --- DESCRIPTORS, 1 to 253 -->   (as often as needed)
+//!                                                     it resumes the functions, which only reads
+//!                     <-- ADOPTED | REFUSED, why --   adopt: claims | refuse
+//!     tries to claim
+//! ```
+//!
+//! The socket is a stream socket, so callers make it by [`listen_privately`](crate::listen_privately) and
+//! [`connect_within`](crate::connect_within), or use one that they have. Message boundaries (`SOCK_SEQPACKET`) would
+//! save little: messages have a fixed header, and the long parts are in a file. Each end refuses a peer of another
+//! user, except root. The sender keeps its descriptors until it knows who has claimed the handover. Its last step is
+//! always an attempt to claim the handover, whether an answer has arrived, the peer has hung up or the deadline has
+//! passed:
+//!
+//! | moment at which a process dies (or the deadline passes) | claimed by | the sender | the receiver |
+//! |---|---|---|---|
+//! | before OFFER | sender | resumes: [`NotGiven`] | [`HandoverError::HungUp`], has nothing |
+//! | sender: before all descriptors are sent | no process | dead; the last close resets the device | `HungUp`, closes what it has |
+//! | receiver: before its claim | sender | resumes | dead, or its claim fails: [`HandoverError::Claimed`] |
+//! | sender: after the last descriptor | receiver | dead | goes on; ADOPTED reaches no process |
+//! | receiver: after its claim, before ADOPTED | receiver | [`Sent`], not acknowledged; does not resume | dead; the last close resets the device |
+//! | receiver: after ADOPTED | receiver | [`Sent`] | dead, as any driver that is killed |
+//! | sender: before it has read ADOPTED | receiver | dead | goes on |
+//! | REFUSED | sender | resumes, has the reason | has parked or closed nothing of the device, see [`Answer::refuse`] |
+//!
+//! # Over systemd's descriptor store
+//!
+//! ```text
+//!   the old process                       systemd                      the next process of the service
+//!     store: forget old names ---------->
+//!            FDSTORE=1 for each --------> keeps duplicates
+//!            BARRIER=1 ---- pipe -------> closes the pipe
+//!     it ends                              LISTEN_FDS, LISTEN_FDNAMES -> take_stored, open: whole, or refused by name
+//!                                        <---------- FDSTOREREMOVE=1, BARRIER=1   claim
+//! ```
+//!
+//! Each descriptor has its own name in the store, because the store does not keep an order. The file of the handover is
+//! removed first and stored last, so a process that dies in between leaves a store without the file, which is refused.
+//! systemd drops descriptors without a report: if the store is full (`FileDescriptorStoreMax=`), if the message is not
+//! from a process that may send it (`NotifyAccess=`), and if it has the open file already, under any name. The file
+//! names all descriptors, so the loss is noticed by the next process, which refuses the handover and names what is
+//! missing. A service manager that sets `FDSTORE` (systemd 254) is asked for its room before anything is sent.
+//!
+//! | moment at which a process dies | claimed by | effect |
+//! |---|---|---|
+//! | old: while it stores | no process | the next process refuses: the file, or descriptors, are missing |
+//! | old: storing fails | old | it resumes; what is left in the store is refused, because it is claimed |
+//! | old: after [`store()`] has returned | no process | the next process takes the handover |
+//! | next: before its claim | no process | the process after it takes the handover, if systemd has it still |
+//! | next: after its claim | next | the store has nothing, or what is refused; the last close resets the device |
+//!
+//! Sources: unix(7) (`SCM_RIGHTS`, `SO_PEERCRED`), fcntl(2) (file seals), sd_notify(3), sd_pid_notify_with_fds(3),
+//! sd_notify_barrier(3), sd_listen_fds(3), systemd.service(5) (`FileDescriptorStoreMax=`, `NotifyAccess=`).
+
+mod channel;
+mod error;
+mod file;
+mod name;
+mod socket;
+mod store;
+
+pub use error::HandoverError;
+pub use socket::{Answer, Offer, Receiver, await_receiver, receive};
+pub use store::{NotClaimed, StoredDescriptors, StoredHandover, store, take_stored};
+
+use crate::snapshot::NamedFd;
+
+/// Maximum number of descriptors of a handover. Together with the file, and some that a unit hands in, they are below
+/// the 4096 that a process accepts from its service manager ([`handed_in`](crate::handed_in())).
+pub const MAX_DESCRIPTORS: usize = 4_000;
+/// Maximum length of a descriptor's name, in bytes. Names consist of printable ASCII characters except `:`.
+pub const MAX_NAME: usize = 128;
+/// Maximum length of a snapshot: 1 GiB.
+pub const MAX_SNAPSHOT: u64 = 1 << 30;
+/// Maximum length of the reason of a refusal, in bytes of UTF-8. Longer reasons are cut.
+pub const MAX_REASON: usize = 1024;
+
+/// A snapshot and the descriptors that belong to it.
+#[derive(Debug)]
+pub struct Handover {
+    /// The snapshot, as the layer above has written it. It was not checked.
+    pub snapshot: Vec<u8>,
+    /// The descriptors, with the names that they had.
+    pub descriptors: Vec<NamedFd>,
+}
+
+/// A handover that another process has, or can take. This process has closed its descriptors, and must not use the
+/// function any more.
+#[derive(Debug)]
+#[must_use]
+pub struct Sent {
+    /// `None` if the receiver, or the service manager, has acknowledged the handover. Otherwise another process has
+    /// claimed it, and this is the reason why no acknowledgement was received. If that process has ended since, the
+    /// device is reset.
+    pub unacknowledged: Option<HandoverError>,
+}
+
+/// A handover that did not take place. No other process can claim it any more, and this process can resume the function
+/// with the descriptors. A receiver that has resumed the function without a claim still has the driving lock until it
+/// parks the function, or ends.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotGiven {
+    /// The descriptors of the handover, unchanged.
+    pub descriptors: Vec<NamedFd>,
+    /// The reason.
+    pub error: HandoverError,
+}
+
+/// Ends an attempt to give a handover away that has failed with `error`. If no other process has claimed the handover,
+/// this process claims it and keeps its function.
+fn take_back(
+    file: &file::HandoverFile,
+    descriptors: Vec<NamedFd>,
+    error: HandoverError,
+) -> Result<Sent, NotGiven> {
+    match file.claim() {
+        Ok(()) => Err(NotGiven { descriptors, error }),
+        Err(HandoverError::Claimed) => Ok(Sent {
+            unacknowledged: Some(error),
+        }),
+        // Adding a seal has no other error. If it had, another process could still claim the handover.
+        Err(unclaimed) => Ok(Sent {
+            unacknowledged: Some(unclaimed),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
