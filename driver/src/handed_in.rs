@@ -2,6 +2,9 @@
 //!
 //! `LISTEN_FDS` is the number of descriptors; the first has number 3. `LISTEN_FDNAMES` has their names, separated by
 //! colons. `LISTEN_PID` is the process that they are for. So a process can use files that it may not open itself.
+//!
+//! A file that is handed in stays open, and callers get copies. The descriptors of a handover are different: a copy that
+//! stays here would keep their device from being reset, so they are taken once (module `handover`).
 
 // UNSAFETY: a number becomes a descriptor that is owned.
 #![expect(unsafe_code, reason = "descriptors by their number")]
@@ -119,6 +122,14 @@ fn read() -> Vec<HandedIn> {
     let are_ours =
         number("LISTEN_PID").and_then(|pid| u32::try_from(pid).ok()) == Some(process::id());
     let count = number("LISTEN_FDS").filter(|count| are_ours && (1..=MOST).contains(count));
+    if are_ours && count.is_none() {
+        let given = env::var_os("LISTEN_FDS");
+        tracing::warn!(
+            ?given,
+            most = MOST,
+            "LISTEN_FDS is no such number: no descriptor is taken"
+        );
+    }
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
     let mut taken = Vec::new();

@@ -50,7 +50,7 @@
 //! | receiver: after its claim, before ADOPTED | receiver | [`Sent`], not acknowledged; does not resume | dead; the last close resets the device |
 //! | receiver: after ADOPTED | receiver | [`Sent`] | dead, as any driver that is killed |
 //! | sender: before it has read ADOPTED | receiver | dead | goes on |
-//! | REFUSED | sender | resumes, has the reason | has parked or closed nothing of the device, see [`Answer::refuse`] |
+//! | none: REFUSED | sender | resumes, and has the reason | has parked again what it had resumed ([`Answer::refuse`]) |
 //!
 //! # Over systemd's descriptor store
 //!
@@ -67,8 +67,9 @@
 //! removed first and stored last, so a process that dies in between leaves a store without the file, which is refused.
 //! systemd drops descriptors without a report: if the store is full (`FileDescriptorStoreMax=`), if the message is not
 //! from a process that may send it (`NotifyAccess=`), and if it has the open file already, under any name. The file
-//! names all descriptors, so the loss is noticed by the next process, which refuses the handover and names what is
-//! missing. A service manager that sets `FDSTORE` (systemd 254) is asked for its room before anything is sent.
+//! names all descriptors, so the next process notices the loss, refuses the handover, and names what is missing. If the
+//! service manager reports its room (`FDSTORE`, systemd 254), a handover that does not fit is refused before anything is
+//! sent.
 //!
 //! | moment at which a process dies | claimed by | effect |
 //! |---|---|---|

@@ -9,6 +9,9 @@
 //! A function can also be in another process: [`Function::vfio_user`] connects to one as a client, and
 //! [`VfioUserServer`] serves any [`Device`] to such clients.
 //!
+//! A function can outlive its process: [`Function::park`] makes a snapshot and descriptors of it, [`handover`] brings
+//! them to another process, and [`Function::resume`] makes the function of them again.
+//!
 //! This crate knows no particular device. It holds the unsafe code for mappings, register cells, barriers and the ring,
 //! so that a driver above it needs none. A module that needs unsafe code says so in an `UNSAFETY` line at its top,
 //! keeps its fields private and stays small, so that a reader can check its argument as a whole.

@@ -171,8 +171,12 @@ impl HandoverFile {
         let mut text = vec![0; names_bytes];
         self.read_at(&mut text, HEADER_BYTES as u64)?;
         let names = split_names(&text, count)?;
-        // CAST: the length is at most MAX_SNAPSHOT, which fits into a usize.
-        let mut snapshot = vec![0; snapshot_bytes as usize];
+        let Ok(snapshot_length) = usize::try_from(snapshot_bytes) else {
+            return Err(HandoverError::SnapshotSize {
+                bytes: snapshot_bytes,
+            });
+        };
+        let mut snapshot = vec![0; snapshot_length];
         self.read_at(&mut snapshot, before_snapshot)?;
         Ok(Contents { names, snapshot })
     }

@@ -16,7 +16,7 @@ const FOR_READY: &str = "for READY";
 const FOR_OFFER: &str = "for OFFER";
 const FOR_DESCRIPTORS: &str = "for DESCRIPTORS";
 const FOR_ANSWER: &str = "for ADOPTED or REFUSED";
-const TO_SEND: &str = "for room to send";
+const TO_SEND: &str = "to send";
 
 /// The other end of a socket, whose process is initialised and waits for a handover.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) fn await_receiver_by(
 ) -> Result<Receiver, HandoverError> {
     let channel = Channel::new(socket)?;
     let ready = channel.receive(FOR_READY, wait)?;
-    let _none = expect(FOR_READY, &ready, Kind::Ready, 0)?;
+    expect(FOR_READY, &ready, Kind::Ready, 0)?;
     if ready.number != VERSION {
         return Err(HandoverError::Unexpected {
             step: FOR_READY,

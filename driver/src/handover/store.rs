@@ -175,6 +175,15 @@ impl StoredDescriptors {
         Self { fds }
     }
 
+    #[cfg(test)]
+    pub(super) fn duplicates(&self) -> Vec<NamedFd> {
+        let duplicate = |named: &NamedFd| NamedFd {
+            name: named.name.clone(),
+            fd: named.fd.try_clone().expect("a duplicate"),
+        };
+        self.fds.iter().map(duplicate).collect()
+    }
+
     /// Returns the names of the descriptors in the store.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.fds.iter().map(|named| named.name.as_str())
