@@ -3,8 +3,8 @@
 //! `LISTEN_FDS` is the number of descriptors; the first has number 3. `LISTEN_FDNAMES` has their names, separated by
 //! colons. `LISTEN_PID` is the process that they are for. So a process can use files that it may not open itself.
 //!
-//! A file that is handed in stays open, and callers get copies. The descriptors of a handover are different: a copy that
-//! stays here would keep their device from being reset, so they are taken once (module `handover`).
+//! A file that is handed in stays open, and callers get copies. The descriptors of a handover are different: a copy
+//! that stays here would keep their device from being reset, so they are taken once (module `handover`).
 
 // UNSAFETY: a number becomes a descriptor that is owned.
 #![expect(unsafe_code, reason = "descriptors by their number")]
@@ -94,7 +94,7 @@ pub fn handed_in(name: &str) -> Result<OwnedFd, HandedInError> {
     })
 }
 
-/// Returns the names of all descriptors that were not taken ([`take_handed_in`]).
+/// Returns the names of all descriptors, except those that were taken ([`take_stored`](crate::handover::take_stored)).
 pub fn names_handed_in() -> impl Iterator<Item = &'static str> {
     let all = HANDED_IN.get_or_init(read);
     all.iter()

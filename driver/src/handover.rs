@@ -68,13 +68,13 @@
 //! systemd drops descriptors without a report: if the store is full (`FileDescriptorStoreMax=`), if the message is not
 //! from a process that may send it (`NotifyAccess=`), and if it has the open file already, under any name. The file
 //! names all descriptors, so the next process notices the loss, refuses the handover, and names what is missing. If the
-//! service manager reports its room (`FDSTORE`, systemd 254), a handover that does not fit is refused before anything is
-//! sent.
+//! service manager reports its room (`FDSTORE`, systemd 254), a handover that does not fit is refused before anything
+//! is sent.
 //!
 //! | moment at which a process dies | claimed by | effect |
 //! |---|---|---|
-//! | old: while it stores | no process | the next process refuses: the file, or descriptors, are missing |
-//! | old: storing fails | old | it resumes; what is left in the store is refused, because it is claimed |
+//! | old: while it stores | no process | the next process takes the handover if it is whole, else refuses it by name |
+//! | none: storing fails | old | it resumes; what is left in the store is refused later, because it is claimed |
 //! | old: after [`store()`] has returned | no process | the next process takes the handover |
 //! | next: before its claim | no process | the process after it takes the handover, if systemd has it still |
 //! | next: after its claim | next | the store has nothing, or what is refused; the last close resets the device |

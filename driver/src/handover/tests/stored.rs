@@ -13,8 +13,8 @@ use crate::{ServiceManager, handed_in, names_handed_in};
 
 /// Number of the first descriptor that a service gets (sd_listen_fds(3)).
 const FIRST: RawFd = 3;
-/// Number of descriptors that a service of these tests gets. A shell can close only the numbers 3 to 9 for it: others may
-/// be in use by what has started the tests.
+/// Number of descriptors that a service of these tests gets. A shell can close only the numbers 3 to 9 for it. The
+/// program that has started the tests may have left others open.
 const MOST: usize = 7;
 /// Number of descriptors of a handover: all except its file and one other.
 const COUNT: usize = MOST - 2;
