@@ -18,7 +18,12 @@
 //! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
 //! [`CompletionQueue::poll`] and the two `complete` functions. They do not allocate, take locks, call the kernel or
 //! wait.
+//!
+//! A provider whose device goes on without its process also implements [`ParkProvider`].
 
+mod parking;
+
+pub use parking::{ParkProvider, QueuesOf, ResumedQp};
 pub use rdma_types::{
     DataSegment, InlineError, MadAddress, Path, Plain, PostedRecv, Psn, Qpn, QueueFull,
     QueuePairCounts, QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,

@@ -1,0 +1,200 @@
+//! The part of a provider that outlives its process ([`Ia::park`](crate::Ia::park)).
+//!
+//! ```text
+//!   the old process                                       the new process
+//!     can_park_region, of every region
+//!     begin_parking: the quiet point
+//!       park_cq, park_qp, ...: all objects
+//!     finish_parking  --- Snapshot, Handover --->           resume
+//!                     --- snapshots of objects --->           resume_pd, resume_region, resume_window, resume_cq,
+//!                                                             resume_srq, resume_qp
+//!                                                           finish_resuming
+//! ```
+//!
+//! At the quiet point no command is under way, and the provider has handled all reports of the device. The events that
+//! it has not returned are in its snapshot. Queues keep their work: what is posted stays posted, and entries of
+//! completion queues that were not taken stay in them.
+//!
+//! If the parking is cancelled, `cancel_parking` takes the place of `resume`, in the same process.
+//!
+//! Resumption changes nothing in the device before [`ParkProvider::finish_resuming`]. A provider believes nothing in
+//! its snapshots: it compares them with the device and with the arguments of the call, and refuses what it cannot
+//! confirm. It does not panic.
+
+use core::fmt::Debug;
+
+use super::{Provider, ProviderError, QueueSizes, Registration};
+use crate::types::MemPrivFlags;
+
+/// A provider that another process can resume, with all its objects. The snapshots are plain data.
+pub trait ParkProvider: Provider {
+    /// Type of a provider at its quiet point. The device is stopped if the value is dropped.
+    type Parking;
+    /// Type of the snapshot of the provider itself.
+    type Snapshot: Clone + Debug + PartialEq;
+    /// Type of what goes along with the snapshot and is no plain data: descriptors.
+    type Handover;
+    /// Type of the snapshot of a protection domain.
+    type PdSnapshot: Clone + Debug + PartialEq;
+    /// Type of the snapshot of a completion queue.
+    type CqSnapshot: Clone + Debug + PartialEq;
+    /// Type of the snapshot of a shared receive queue.
+    type SrqSnapshot: Clone + Debug + PartialEq;
+    /// Type of the snapshot of a queue pair.
+    type QpSnapshot: Clone + Debug + PartialEq;
+    /// Type of the snapshot of a region and of its memory.
+    type RegionSnapshot: Clone + Debug + PartialEq;
+    /// Type of the snapshot of a memory window.
+    type WindowSnapshot: Clone + Debug + PartialEq;
+
+    /// Checks that another process can have a region's memory at the same addresses.
+    ///
+    /// # Errors
+    /// The memory belongs to the program or to this process alone. The text says what to do.
+    fn can_park_region(
+        &self,
+        region: &Self::Region,
+        memory: &Self::Memory,
+    ) -> Result<(), ProviderError>;
+    /// Brings the device to its quiet point.
+    ///
+    /// # Errors
+    /// The unchanged provider, and the reason: the device is dead or does not become quiet, another instance exists, or
+    /// it has objects that cannot be parked.
+    fn begin_parking(self) -> Result<Self::Parking, (Self, ProviderError)>;
+    /// Writes a protection domain out.
+    fn park_pd(parking: &mut Self::Parking, pd: Self::Pd) -> Self::PdSnapshot;
+    /// Writes a completion queue out.
+    fn park_cq(parking: &mut Self::Parking, cq: Self::Cq) -> Self::CqSnapshot;
+    /// Writes a shared receive queue out.
+    fn park_srq(parking: &mut Self::Parking, srq: Self::Srq) -> Self::SrqSnapshot;
+    /// Writes a queue pair out, with its outstanding work.
+    fn park_qp(parking: &mut Self::Parking, qp: Self::Qp) -> Self::QpSnapshot;
+    /// Writes a region and its memory out. Several regions may have the same memory.
+    fn park_region(
+        parking: &mut Self::Parking,
+        region: Self::Region,
+        memory: Self::Memory,
+    ) -> Self::RegionSnapshot;
+    /// Writes a memory window out, bound or not.
+    fn park_window(parking: &mut Self::Parking, window: Self::Window) -> Self::WindowSnapshot;
+    /// Ends the parking. All objects were written out before. From then on this process does not use the device.
+    ///
+    /// # Errors
+    /// The parking, which can be finished later or cancelled, and the reason.
+    fn finish_parking(
+        parking: Self::Parking,
+    ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
+    /// Goes on with the provider in this process. The caller then resumes all objects, as after
+    /// [`ParkProvider::resume`].
+    ///
+    /// # Errors
+    /// The parking, which can be finished later or cancelled, and the reason.
+    fn cancel_parking(parking: Self::Parking) -> Result<Self, (Self::Parking, ProviderError)>;
+
+    /// Goes on with a provider that this or another process has parked.
+    ///
+    /// # Errors
+    /// The handover, and the reason. The device is unchanged.
+    fn resume(
+        snapshot: &Self::Snapshot,
+        handover: Self::Handover,
+    ) -> Result<Self, (Self::Handover, ProviderError)>;
+    /// Makes a protection domain again.
+    ///
+    /// # Errors
+    /// The snapshot is not that of a domain of this device.
+    fn resume_pd(&mut self, snapshot: &Self::PdSnapshot) -> Result<Self::Pd, ProviderError>;
+    /// Makes a region and its memory again. The region belongs to `pd`, and was registered with `access`.
+    ///
+    /// # Errors
+    /// The snapshot is not that of such a region of this device, or the memory is not there.
+    fn resume_region(
+        &mut self,
+        pd: Self::Pd,
+        access: MemPrivFlags,
+        snapshot: &Self::RegionSnapshot,
+    ) -> Result<(Registration<Self::Region>, Self::Memory), ProviderError>;
+    /// Makes a memory window of `pd` again. `outstanding_binds` binds of the window were posted and are not known to be
+    /// complete.
+    ///
+    /// # Errors
+    /// The snapshot is not that of such a window of this device.
+    fn resume_window(
+        &mut self,
+        pd: Self::Pd,
+        outstanding_binds: u32,
+        snapshot: &Self::WindowSnapshot,
+    ) -> Result<Self::Window, ProviderError>;
+    /// Makes a completion queue again, whose events report `owner`. The queue is not watched
+    /// ([`Provider::watch_cq`]).
+    ///
+    /// # Errors
+    /// The snapshot is not that of such a queue of this device, or its memory is not there.
+    fn resume_cq(
+        &mut self,
+        owner: u32,
+        snapshot: &Self::CqSnapshot,
+    ) -> Result<Self::Cq, ProviderError>;
+    /// Makes a shared receive queue of `pd` again, whose events report `owner`. Its buffers may have `max_segments`
+    /// segments, and `max_recvs` of them may be outstanding.
+    ///
+    /// # Errors
+    /// The snapshot is not that of such a queue of this device, or its memory is not there.
+    fn resume_srq(
+        &mut self,
+        pd: Self::Pd,
+        max_recvs: u32,
+        max_segments: u32,
+        owner: u32,
+        snapshot: &Self::SrqSnapshot,
+    ) -> Result<Self::Srq, ProviderError>;
+    /// Makes a queue pair again, and with it its outstanding work. The other arguments are those with which it was
+    /// created ([`Provider::create_qp`]): the queue pair has these queues and no other ones, and can hold what `sizes`
+    /// says.
+    ///
+    /// # Errors
+    /// The snapshot is not that of such a queue pair of this device, or its memory is not there.
+    fn resume_qp(
+        &mut self,
+        pd: Self::Pd,
+        queues: QueuesOf<'_, Self>,
+        sizes: QueueSizes,
+        owner: u32,
+        snapshot: &Self::QpSnapshot,
+    ) -> Result<Self::Qp, ProviderError>;
+    /// Returns the state of a queue pair in the device, as far as a caller must know it.
+    ///
+    /// # Errors
+    /// The device did not answer.
+    fn qp_state(&mut self, qp: &Self::Qp) -> Result<ResumedQp, ProviderError>;
+    /// Ends the resumption, when all objects were resumed: counts the events that came meanwhile, and makes the queues
+    /// report later ones. The first call that changes something in the device.
+    ///
+    /// # Errors
+    /// The device has objects that were not resumed, or is not as the snapshot says.
+    fn finish_resuming(&mut self) -> Result<(), ProviderError>;
+}
+
+/// The queues that a queue pair was created with.
+pub struct QueuesOf<'a, P: Provider> {
+    /// Queue of the completions of requests.
+    pub request_cq: &'a P::Cq,
+    /// Queue of the completions of receives.
+    pub recv_cq: &'a P::Cq,
+    /// Shared receive queue; `None` if the queue pair has receives of its own.
+    pub srq: Option<&'a P::Srq>,
+}
+
+/// State of a queue pair in the device, at the resumption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumedQp {
+    /// RESET or INIT: it neither receives nor sends.
+    Init,
+    /// RTR: it receives from a peer's queue pair.
+    ReadyToReceive,
+    /// RTS: it receives from a peer's queue pair, and sends to it.
+    ReadyToSend,
+    /// ERR, or an error state of its send queue: outstanding and later work is flushed.
+    Error,
+}
