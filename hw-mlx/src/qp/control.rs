@@ -223,6 +223,44 @@ impl ReceiveSource {
     }
 }
 
+/// Returns the sizes of the rings of a queue pair. `has_srq` is true if it takes its receives from a shared receive
+/// queue.
+///
+/// # Errors
+/// [`MlxError::QueueTooLarge`]: a WQE or a ring is too large for its format.
+pub fn ring_sizes(sizes: &QueueSizes, has_srq: bool) -> Result<(SendSizes, RecvSizes), MlxError> {
+    let send_sizes = SendSizes::new(
+        sizes.max_requests,
+        sizes.max_request_segments,
+        sizes.max_read_segments,
+    )
+    .and_then(|ring| {
+        if sizes.binds {
+            ring.with_binds()
+        } else {
+            Some(ring)
+        }
+    })
+    .ok_or(MlxError::QueueTooLarge {
+        queue: "send queue",
+        entries: sizes.max_requests,
+        segments: Some(sizes.max_request_segments.max(sizes.max_read_segments)),
+    })?;
+    // Without own receives there is no receive ring, and the send ring is at offset 0. The software still has a receive
+    // queue: its capacity is 0, so it is always full and accesses no memory.
+    let (max_recvs, recv_segments) = if !has_srq && sizes.max_recvs > 0 {
+        (sizes.max_recvs, sizes.max_recv_segments)
+    } else {
+        (0, 1)
+    };
+    let recv_sizes = RecvSizes::new(max_recvs, recv_segments).ok_or(MlxError::QueueTooLarge {
+        queue: "receive queue",
+        entries: max_recvs,
+        segments: Some(recv_segments),
+    })?;
+    Ok((send_sizes, recv_sizes))
+}
+
 impl Qp {
     /// Creates a queue pair and brings it to INIT.
     ///
@@ -234,38 +272,8 @@ impl Qp {
         doorbells: &Doorbells,
         request: &QpRequest<'_>,
     ) -> Result<Self, MlxError> {
-        let sizes = &request.sizes;
-        let send_sizes = SendSizes::new(
-            sizes.max_requests,
-            sizes.max_request_segments,
-            sizes.max_read_segments,
-        )
-        .and_then(|ring| {
-            if sizes.binds {
-                ring.with_binds()
-            } else {
-                Some(ring)
-            }
-        })
-        .ok_or(MlxError::QueueTooLarge {
-            queue: "send queue",
-            entries: sizes.max_requests,
-            segments: Some(sizes.max_request_segments.max(sizes.max_read_segments)),
-        })?;
-        let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
-        // Without own receives there is no receive ring, and the send ring is at offset 0. The software still has a
-        // receive queue: its capacity is 0, so it is always full and accesses no memory.
-        let (max_recvs, recv_segments) = if own_receives {
-            (sizes.max_recvs, sizes.max_recv_segments)
-        } else {
-            (0, 1)
-        };
-        let recv_sizes =
-            RecvSizes::new(max_recvs, recv_segments).ok_or(MlxError::QueueTooLarge {
-                queue: "receive queue",
-                entries: max_recvs,
-                segments: Some(recv_segments),
-            })?;
+        let (send_sizes, recv_sizes) = ring_sizes(&request.sizes, request.srq.is_some())?;
+        let own_receives = recv_sizes.max_recvs > 0;
         let send_base = send_base(own_receives, recv_sizes.bytes());
         let memory = RingMemory::alloc_for_good(hca.arena(), send_base + send_sizes.bytes())?;
         let receive = match request.srq {
