@@ -85,6 +85,26 @@ impl Variants {
         }
     }
 
+    /// Makes a generator that also avoids the variants that another one has drawn last ([`Variants::recent`]). Of more
+    /// than 64 it avoids the last ones.
+    #[must_use]
+    pub fn behind(random: Random, recent: &[u8]) -> Self {
+        let mut variants = Self::new(random);
+        let last = &recent[recent.len().saturating_sub(FRESH)..];
+        variants.recent[..last.len()].copy_from_slice(last);
+        variants.drawn = last.len();
+        variants
+    }
+
+    /// Returns the variants that were drawn last, oldest first: those that the next ones differ from.
+    #[must_use]
+    pub fn recent(&self) -> Vec<u8> {
+        let first = self.drawn.saturating_sub(FRESH);
+        (first..self.drawn)
+            .map(|at| self.recent[at % FRESH])
+            .collect()
+    }
+
     /// Returns a variant for the next key.
     pub fn draw(&mut self) -> u8 {
         let recent = &self.recent[..self.drawn.min(FRESH)];
@@ -168,6 +188,16 @@ mod tests {
             let before = &drawn[at.saturating_sub(FRESH)..at];
             assert!(!before.contains(variant), "{at}: {variant}");
         }
+        let last = variants.recent();
+        assert_eq!(last, drawn[drawn.len() - FRESH..]);
+        let mut others = Variants::behind(of(4), &drawn);
+        assert_eq!(others.recent(), last);
+        for at in 0..FRESH {
+            let next = others.draw();
+            assert!(!last[at..].contains(&next), "{at}: {next}");
+        }
+        let few = Variants::behind(of(5), &last[..3]);
+        assert_eq!(few.recent(), last[..3]);
         let steps: BTreeSet<u8> = drawn
             .windows(2)
             .map(|pair| pair[1].wrapping_sub(pair[0]))
