@@ -22,5 +22,9 @@ mod recorded;
 pub mod status;
 
 pub use config::{Participation, ProviderConfig};
-pub use provider::{MlxProvider, NetworkCounters, NetworkState, OpenedProvider, ProviderCounters};
+pub use network::{NetworkSnapshot, PendingMadSnapshot};
+pub use provider::{
+    DownSnapshot, MlxProvider, NetworkCounters, NetworkState, OpenedProvider, ParkingProvider,
+    ProviderCounters, ProviderSnapshot, ProviderTables, RegionSnapshot,
+};
 pub use recorded::InWords;

@@ -19,6 +19,8 @@
 //! The queues of waiting datagrams are bounded, since unknown hosts can fill them. If a queue is full, a datagram is
 //! dropped; a copy of a datagram that already waits is dropped too. The protocol above repeats lost datagrams.
 
+mod parking;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
@@ -39,6 +41,8 @@ use hw_mlx::recorder::Recorder;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::{Address, Hca, MlxError, NetworkEvent};
 use neighbour::{Event, Need, Neighbours, Reason, Resolution};
+pub(crate) use parking::CheckedNetwork;
+pub use parking::{NetworkSnapshot, PendingMadSnapshot};
 
 /// Maximum number of datagrams in each of the queues `outgoing` and `incoming`, which wait for a MAC.
 const WAITING: usize = 256;

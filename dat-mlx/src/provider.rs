@@ -20,6 +20,7 @@ mod errors;
 mod joining;
 mod limits;
 mod opened;
+mod parking;
 mod reach;
 mod region;
 
@@ -57,6 +58,10 @@ use self::errors::ForDat;
 pub use self::joining::NetworkState;
 use self::limits::limits;
 pub use self::opened::OpenedProvider;
+use self::parking::Resuming;
+pub use self::parking::{
+    DownSnapshot, ParkingProvider, ProviderSnapshot, ProviderTables, RegionSnapshot,
+};
 use self::reach::Down;
 pub use self::region::Region;
 use crate::config::ProviderConfig;
@@ -136,6 +141,8 @@ pub struct MlxProvider {
     variants: Variants,
     /// Lines about datagrams that QP1 has dropped.
     log_mads_dropped: LogBudget,
+    /// State of a resumption that is not finished. Until then, no event is collected.
+    resuming: Option<Box<Resuming>>,
 }
 
 impl MlxProvider {
@@ -210,6 +217,7 @@ impl MlxProvider {
             port_unsure: false,
             variants: Variants::new(variants),
             log_mads_dropped: LogBudget::default(),
+            resuming: None,
         })
     }
 
@@ -283,6 +291,10 @@ impl MlxProvider {
     /// Converts the events that [`Hca`] collected into counts and provider events, and repairs QP1 if it is in error.
     /// Returns true if there was an event.
     fn collect(&mut self) -> bool {
+        if self.resuming.is_some() {
+            // An event of an object that was not resumed yet would be lost.
+            return false;
+        }
         let mut handled = false;
         while let Some(cqn) = self.hca.next_completion() {
             if let Some(known) = self.cqs.get(&cqn.get()) {
@@ -543,19 +555,13 @@ impl Provider for MlxProvider {
             }
         };
         self.common.registered.add(bytes);
-        let remote = access.intersects(
-            MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC,
-        );
-        Ok(Registration {
-            region: Region {
-                index,
-                memory: lent,
-            },
-            lmr_context: key,
-            rmr_context: if remote { key } else { 0 },
-            address: request.address,
-            bytes,
-        })
+        debug_assert_eq!(key, index << 8 | u32::from(request.variant));
+        let region = Region {
+            index,
+            variant: request.variant,
+            memory: lent,
+        };
+        Ok(region.registration(access))
     }
 
     fn deregister(&mut self, region: &mut Region) -> Result<(), ProviderError> {

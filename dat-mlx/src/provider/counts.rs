@@ -86,6 +86,38 @@ impl Registered {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Makes the counters of a function that was resumed, which has no regions yet. `made` regions were registered.
+    pub(super) fn of(made: u64) -> Self {
+        Self {
+            made: AtomicU64::new(made),
+            ..Self::default()
+        }
+    }
+
+    /// Counts a region that was registered before the function was parked.
+    pub(super) fn add_again(&self, bytes: u64) {
+        self.regions.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the number of regions registered since the function was opened.
+    pub(super) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Checks that no more regions exist than were registered.
+    ///
+    /// # Errors
+    /// The number of regions that were registered, and of those that exist.
+    pub(super) fn check(&self) -> Result<(), (u64, u64)> {
+        let (made, regions) = (self.made(), self.regions.load(Ordering::Relaxed));
+        if regions <= made {
+            Ok(())
+        } else {
+            Err((made, regions))
+        }
+    }
+
     pub(super) fn remove(&self, bytes: u64) {
         self.regions.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);

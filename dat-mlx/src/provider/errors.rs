@@ -1,7 +1,7 @@
 //! Conversion of the driver's errors to those of `dat-core`: one table for each error type of the driver.
 
 use dat_core::provider::ProviderError;
-use hw_mlx::{CmdError, MlxError};
+use hw_mlx::{CmdError, MlxError, ParkError, ResumeError};
 use mlx_prm::CmdStatus;
 
 /// Conversion of a driver result to a provider result.
@@ -92,6 +92,46 @@ impl DriverError for CmdError {
             | CmdError::TimedOut { .. }
             | CmdError::ShortAnswer { .. }
             | CmdError::BadSignature { .. } => ProviderError::Device(text),
+        }
+    }
+}
+
+impl DriverError for ParkError {
+    fn into_dat(self) -> ProviderError {
+        let text = self.to_string();
+        match self {
+            ParkError::Dead(_) => ProviderError::Dead(text),
+            ParkError::Instances { .. }
+            | ParkError::Closed
+            | ParkError::Requested
+            | ParkError::Doubtful
+            | ParkError::Limited
+            | ParkError::Unfinished
+            | ParkError::Commands { .. }
+            | ParkError::PageRequests { .. }
+            | ParkError::OrphanedRings { .. }
+            | ParkError::Readers { .. }
+            | ParkError::Objects { .. }
+            | ParkError::EndedInstances { .. }
+            | ParkError::TimeLimit { .. }
+            | ParkError::Broken { .. }
+            | ParkError::MemoryInUse { .. }
+            | ParkError::Arena(_)
+            | ParkError::Function(_) => ProviderError::Device(text),
+        }
+    }
+}
+
+impl DriverError for ResumeError {
+    fn into_dat(self) -> ProviderError {
+        let text = self.to_string();
+        match self {
+            ResumeError::Device(error) => error.into_dat(),
+            ResumeError::Function(_)
+            | ResumeError::Snapshot { .. }
+            | ResumeError::Claim { .. }
+            | ResumeError::Changed { .. }
+            | ResumeError::Missing { .. } => ProviderError::Device(text),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::network::{LINK_TRAINING, NextHop};
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of a port that is down.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Down {
     /// Time at which we learned that the port is down.
     pub(super) since: Instant,
@@ -82,6 +82,9 @@ impl MlxProvider {
     /// Runs the network protocols once: repairs the port, receives and sends frames, runs due timers, and sends the
     /// datagrams whose destinations were resolved.
     pub(super) fn run_network(&mut self) {
+        if self.resuming.is_some() {
+            return;
+        }
         let Some(mut network) = self.common.network() else {
             return;
         };

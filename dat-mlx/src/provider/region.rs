@@ -1,5 +1,7 @@
 //! Registered memory.
 
+use dat_core::provider::Registration;
+use dat_core::types::MemPrivFlags;
 use driver::DmaMemory;
 use hw_mlx::ring::Lent;
 
@@ -7,6 +9,8 @@ use hw_mlx::ring::Lent;
 #[derive(Debug)]
 pub struct Region {
     pub(super) index: u32,
+    /// Variant (low byte) of the key.
+    pub(super) variant: u8,
     /// The registered memory. The device's mapping of it is kept until the key is destroyed.
     pub(super) memory: Lent<DmaMemory>,
 }
@@ -22,6 +26,27 @@ impl Drop for Region {
 }
 
 impl Region {
+    /// Returns the key.
+    pub(super) const fn key(&self) -> u32 {
+        self.index << 8 | self.variant as u32
+    }
+
+    /// Returns what the consumer knows of the region, which was registered with `access`.
+    pub(super) fn registration(self, access: MemPrivFlags) -> Registration<Self> {
+        let (key, memory) = (self.key(), self.memory());
+        let remote = access.intersects(
+            MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC,
+        );
+        Registration {
+            lmr_context: key,
+            rmr_context: if remote { key } else { 0 },
+            address: memory.address(),
+            // CAST: widening, on every target of the driver.
+            bytes: memory.len() as u64,
+            region: self,
+        }
+    }
+
     /// Returns the memory of the region.
     #[must_use]
     pub fn memory(&self) -> &DmaMemory {

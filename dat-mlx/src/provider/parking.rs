@@ -1,0 +1,549 @@
+//! A provider that outlives its process.
+//!
+//! The device goes on alone: it acknowledges, fills posted receives, and writes completions. The objects of the data path
+//! are those of [`hw_mlx`], each with its own snapshot. This module adds the state above them: events that were not
+//! fetched, the network, the state of the port, and the regions.
+//!
+//! ```text
+//!   begin_parking     the quiet point of the function; no other instance
+//!   park_*            objects are written out, and counted
+//!   finish_parking    QP1 and the network are written out; all objects of the device were; the function is parked
+//!   resume            tables are checked; the function, QP1 and the network are resumed
+//!   resume_*          objects are resumed, and count as known
+//!   finish_resuming   all objects of the device are known; events are collected again
+//! ```
+//!
+//! Events of completion queues are the danger: an event that is dropped, or counted twice, makes the queue's next arm
+//! request wrong, and the device ignores wrong requests without an error. So the provider collects no events between
+//! `resume` and `finish_resuming`: [`Hca`](hw_mlx::Hca) keeps them, the ones of before and the ones that came meanwhile,
+//! until each queue is known again.
+//!
+//! Random numbers are not continued. A process draws from new seeds of the system. With a configured seed, a resumed
+//! provider draws like a further instance of the function, from a stream that no instance has used before.
+
+mod leases;
+mod resuming;
+mod snapshot;
+mod written;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use dat_core::provider::{
+    ParkProvider, Provider, ProviderError, ProviderEvent, QueueSizes, QueuesOf, Registration,
+    ResumedQp,
+};
+use dat_core::types::MemPrivFlags;
+use driver::{DmaMemory, NamedFd};
+use hw_mlx::cq::CqSnapshot;
+use hw_mlx::gsi::{Gsi, GsiSnapshot};
+use hw_mlx::qp::QpSnapshot;
+use hw_mlx::srq::SrqSnapshot;
+use hw_mlx::window::{Window, WindowSnapshot};
+use hw_mlx::{Hca, NotCancelled, NotParked, ParkError, ParkingHca};
+
+use self::leases::Leases;
+use self::resuming::Checked;
+pub(super) use self::resuming::Resuming;
+pub use self::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
+use self::written::Written;
+use super::errors::{DriverError, ForDat};
+use super::reach::Down;
+use super::{MlxProvider, Region, SharedProvider};
+use crate::network::{Network, NetworkSnapshot};
+use crate::queues::{Cq, Qp, Srq};
+
+/// A provider at its quiet point. If it is dropped, the function is stopped.
+#[must_use = "the function is stopped if this is dropped"]
+#[derive(Debug)]
+pub struct ParkingProvider {
+    /// The function; `None` if a cancellation has failed that late that the function was stopped.
+    hca: Option<ParkingHca>,
+    stage: Option<Stage>,
+    facts: Facts,
+    written: Written,
+}
+
+/// State of the provider besides QP1 and the network.
+#[derive(Debug)]
+struct Facts {
+    max_regions: u32,
+    recent_variants: Vec<u8>,
+    events: VecDeque<ProviderEvent>,
+    down: Option<Down>,
+    port_unsure: bool,
+}
+
+/// What all instances of the function share.
+enum Stage {
+    /// Nothing was written out.
+    Shared(Arc<SharedProvider>),
+    /// QP1 and the network are about to be written out.
+    Parts(Box<Parts>),
+    /// All was written out.
+    Written(Box<ProviderTables>),
+}
+
+/// The parts of [`SharedProvider`].
+struct Parts {
+    gsi: Part<Gsi, GsiSnapshot>,
+    network: Option<Part<Network, NetworkSnapshot>>,
+    without_network: Option<String>,
+    seed: Option<u64>,
+    instances_made: u32,
+    registrations: u64,
+}
+
+/// A part of a provider, written out or not.
+enum Part<T, S> {
+    Whole(T),
+    Parked(S),
+}
+
+impl<T, S> Part<T, S> {
+    /// Writes the part out, unless that was done before.
+    ///
+    /// # Errors
+    /// The unchanged part, and the reason.
+    fn park(
+        self,
+        write_out: impl FnOnce(T) -> Result<S, Box<(T, ParkError)>>,
+    ) -> Result<S, (Self, ParkError)> {
+        match self {
+            Self::Whole(part) => write_out(part).map_err(|refused| {
+                let (part, error) = *refused;
+                (Self::Whole(part), error)
+            }),
+            Self::Parked(snapshot) => Ok(snapshot),
+        }
+    }
+}
+
+impl Stage {
+    /// Writes QP1 and the network out, unless that was done before.
+    ///
+    /// # Errors
+    /// The rest, and the reason: another thread still drops an instance, or QP1 or the port has failed.
+    fn write_out(
+        self,
+        facts: &Facts,
+        hca: &ParkingHca,
+    ) -> Result<Box<ProviderTables>, (Self, ProviderError)> {
+        let parts = match self {
+            Self::Shared(shared) => Parts::of(shared).map_err(|shared| {
+                let why = "another thread is about to drop an instance of the function".to_owned();
+                (Self::Shared(shared), ProviderError::Device(why))
+            })?,
+            Self::Parts(parts) => *parts,
+            Self::Written(tables) => return Ok(tables),
+        };
+        let Parts {
+            gsi,
+            network,
+            without_network,
+            seed,
+            instances_made,
+            registrations,
+        } = parts;
+        let (gsi, network, refused) = match gsi.park(|gsi| gsi.park(hca)) {
+            Err((gsi, error)) => (gsi, network, error),
+            Ok(gsi) => match network.map(|it| it.park(|it| it.park(hca))).transpose() {
+                Err((network, error)) => (Part::Parked(gsi), Some(network), error),
+                Ok(network) => {
+                    let Facts {
+                        max_regions,
+                        recent_variants,
+                        events,
+                        down,
+                        port_unsure,
+                    } = facts;
+                    return Ok(Box::new(ProviderTables {
+                        gsi,
+                        network,
+                        without_network,
+                        seed,
+                        instances_made,
+                        recent_variants: recent_variants.clone(),
+                        registrations,
+                        max_regions: *max_regions,
+                        events: events.iter().copied().collect(),
+                        down: down.map(|Down { since, trains }| DownSnapshot { since, trains }),
+                        port_unsure: *port_unsure,
+                    }));
+                }
+            },
+        };
+        let parts = Parts {
+            gsi,
+            network,
+            without_network,
+            seed,
+            instances_made,
+            registrations,
+        };
+        Err((Self::Parts(Box::new(parts)), refused.into_dat()))
+    }
+}
+
+impl Parts {
+    /// Takes the state of all instances apart.
+    ///
+    /// # Errors
+    /// The state: another thread has a reference to it.
+    fn of(shared: Arc<SharedProvider>) -> Result<Self, Arc<SharedProvider>> {
+        // Readers of counters have a reference only while they hold this lock.
+        let asked = Arc::clone(&shared.asked);
+        let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = Arc::try_unwrap(shared);
+        drop(alone);
+        let SharedProvider {
+            gsi,
+            // QP1 has it, too.
+            gsi_pd: _,
+            network,
+            without_network,
+            seed,
+            made,
+            registered,
+            // Copies of counters of QP1 and of the network.
+            mads_dropped: _,
+            network_counters: _,
+            asked: _,
+        } = shared?;
+        let gsi = gsi.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let network = network.map(|it| it.into_inner().unwrap_or_else(PoisonError::into_inner));
+        Ok(Self {
+            gsi: Part::Whole(gsi),
+            network: network.map(Part::Whole),
+            without_network,
+            seed,
+            instances_made: made.into_inner(),
+            registrations: registered.made(),
+        })
+    }
+}
+
+impl ParkingProvider {
+    /// Writes out what the caller has not, and returns it with the function.
+    ///
+    /// # Errors
+    /// The parking, and the reason.
+    #[expect(clippy::result_large_err, reason = "once in a provider's life")]
+    fn written_out(
+        mut self,
+    ) -> Result<(ParkingHca, Box<ProviderTables>, Self), (Self, ProviderError)> {
+        let Some(hca) = self.hca.take() else {
+            let why = "the device was stopped, because the parking could not be cancelled";
+            return Err((self, ProviderError::Dead(why.to_owned())));
+        };
+        // PANIC: each function that takes it puts it back, or consumes `self`.
+        let stage = self.stage.take().expect("a stage");
+        match stage.write_out(&self.facts, &hca) {
+            Ok(tables) => {
+                self.stage = Some(Stage::Written(tables.clone()));
+                Ok((hca, tables, self))
+            }
+            Err((stage, error)) => {
+                (self.hca, self.stage) = (Some(hca), Some(stage));
+                Err((self, error))
+            }
+        }
+    }
+}
+
+impl ParkProvider for MlxProvider {
+    type Parking = ParkingProvider;
+    type Snapshot = ProviderSnapshot;
+    type Handover = Vec<NamedFd>;
+    type PdSnapshot = u32;
+    type CqSnapshot = CqSnapshot;
+    type SrqSnapshot = SrqSnapshot;
+    type QpSnapshot = QpSnapshot;
+    type RegionSnapshot = RegionSnapshot;
+    type WindowSnapshot = WindowSnapshot;
+
+    fn can_park_region(&self, region: &Region, memory: &DmaMemory) -> Result<(), ProviderError> {
+        let ours = self.hca.name();
+        let place = match region.memory() {
+            DmaMemory::Lent(_) => {
+                return Err(ProviderError::Foreign(format!(
+                    "the program has lent the memory at {:#x} to {ours}, and no other process has it: use memory of the adapter's arena instead",
+                    region.memory().address()
+                )));
+            }
+            arena @ DmaMemory::Arena { .. } => (arena.iova().0, arena.len() as u64),
+        };
+        if (memory.iova().0, memory.len() as u64) != place {
+            return Err(ProviderError::Foreign(format!(
+                "the region with key {:#x} is not that of the memory at {:#x}",
+                region.key(),
+                memory.address()
+            )));
+        }
+        let arena = self.hca.arena().snapshot();
+        let arena = arena.map_err(|error| ProviderError::Device(error.to_string()))?;
+        if Leases::of(&arena).around(place.0, place.1).is_none() {
+            return Err(ProviderError::Foreign(format!(
+                "the memory at {:#x} is not of the arena of {ours}, with which it is handed over: use memory of that arena instead",
+                memory.address()
+            )));
+        }
+        Ok(())
+    }
+
+    fn begin_parking(mut self) -> Result<ParkingProvider, (Self, ProviderError)> {
+        // Queues that have failed are repaired here if that is due.
+        self.progress();
+        let asked = Arc::clone(&self.common.asked);
+        let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = Arc::strong_count(&self.common) - 1;
+        drop(alone);
+        if others > 0 {
+            let why = format!(
+                "{} has {others} other instances; it is parked with one",
+                self.hca.name()
+            );
+            return Err((self, ProviderError::Device(why)));
+        }
+        let Self {
+            hca,
+            doorbells,
+            common,
+            limits,
+            cqs,
+            qps,
+            srqs,
+            events,
+            down,
+            port_unsure,
+            random,
+            variants,
+            log_mads_dropped,
+            resuming,
+        } = self;
+        match hca.begin_parking() {
+            Ok(hca) => Ok(ParkingProvider {
+                hca: Some(hca),
+                stage: Some(Stage::Shared(common)),
+                facts: Facts {
+                    max_regions: limits.max_regions,
+                    recent_variants: variants.recent(),
+                    events,
+                    down,
+                    port_unsure,
+                },
+                written: Written::default(),
+            }),
+            Err(refused) => {
+                let NotParked { hca, error, .. } = *refused;
+                let unchanged = Self {
+                    // PANIC: `Hca::begin_parking` returns the instance.
+                    hca: hca.expect("the instance"),
+                    doorbells,
+                    common,
+                    limits,
+                    cqs,
+                    qps,
+                    srqs,
+                    events,
+                    down,
+                    port_unsure,
+                    random,
+                    variants,
+                    log_mads_dropped,
+                    resuming,
+                };
+                Err((unchanged, error.into_dat()))
+            }
+        }
+    }
+
+    fn park_pd(parking: &mut ParkingProvider, pd: u32) -> u32 {
+        parking.written.pds += 1;
+        pd
+    }
+
+    fn park_cq(parking: &mut ParkingProvider, cq: Cq) -> CqSnapshot {
+        parking.written.cqs += 1;
+        cq.0.park(parking.quiet())
+    }
+
+    fn park_srq(parking: &mut ParkingProvider, srq: Srq) -> SrqSnapshot {
+        parking.written.srqs += 1;
+        srq.0.park(parking.quiet())
+    }
+
+    fn park_qp(parking: &mut ParkingProvider, qp: Qp) -> QpSnapshot {
+        parking.written.qps += 1;
+        qp.0.park(parking.quiet())
+    }
+
+    fn park_region(
+        parking: &mut ParkingProvider,
+        mut region: Region,
+        memory: DmaMemory,
+    ) -> RegionSnapshot {
+        drop(memory);
+        parking.written.keys += 1;
+        // The memory is the other process's from now on.
+        region.memory.returned();
+        let memory = region.memory();
+        RegionSnapshot {
+            index: region.index,
+            variant: region.variant,
+            iova: memory.iova().0,
+            // CAST: widening, on every target of the driver.
+            bytes: memory.len() as u64,
+        }
+    }
+
+    fn park_window(parking: &mut ParkingProvider, window: Window) -> WindowSnapshot {
+        parking.written.keys += 1;
+        window.park(parking.quiet())
+    }
+
+    fn finish_parking(
+        parking: ParkingProvider,
+    ) -> Result<(ProviderSnapshot, Vec<NamedFd>), (ParkingProvider, ProviderError)> {
+        let (hca, tables, mut parking) = parking.written_out()?;
+        if let Err(error) = parking.written.check(hca.tables(), &tables) {
+            parking.hca = Some(hca);
+            return Err((parking, error));
+        }
+        match hca.finish() {
+            Ok((hca, descriptors)) => {
+                let tables = *tables;
+                Ok((ProviderSnapshot { hca, tables }, descriptors))
+            }
+            Err(refused) => {
+                let NotParked {
+                    parking: hca,
+                    error,
+                    ..
+                } = *refused;
+                parking.hca = hca;
+                Err((parking, error.into_dat()))
+            }
+        }
+    }
+
+    fn cancel_parking(parking: ParkingProvider) -> Result<Self, (ParkingProvider, ProviderError)> {
+        let (hca, tables, mut parking) = parking.written_out()?;
+        let checked = match Checked::new(&tables, hca.tables()) {
+            Ok(checked) => checked,
+            Err(error) => {
+                parking.hca = Some(hca);
+                return Err((parking, error.into_dat()));
+            }
+        };
+        match hca.cancel() {
+            // The parking has no function then: it was stopped.
+            Ok(hca) => checked
+                .resume(hca)
+                .map_err(|error| (parking, error.into_dat())),
+            Err(refused) => {
+                let NotCancelled {
+                    parking: hca,
+                    error,
+                } = *refused;
+                parking.hca = Some(hca);
+                Err((parking, error.into_dat()))
+            }
+        }
+    }
+
+    fn resume(
+        snapshot: &ProviderSnapshot,
+        handover: Vec<NamedFd>,
+    ) -> Result<Self, (Vec<NamedFd>, ProviderError)> {
+        let ProviderSnapshot { hca, tables } = snapshot;
+        let checked = match Checked::new(tables, &hca.tables) {
+            Ok(checked) => checked,
+            Err(error) => return Err((handover, error.into_dat())),
+        };
+        match Hca::resume(hca, handover) {
+            // The function was stopped, so its descriptors are of no use.
+            Ok(hca) => checked
+                .resume(hca)
+                .map_err(|error| (Vec::new(), error.into_dat())),
+            Err(refused) => Err((refused.descriptors, refused.error.into_dat())),
+        }
+    }
+
+    fn resume_pd(&mut self, snapshot: &u32) -> Result<u32, ProviderError> {
+        self.resume_domain(*snapshot).for_dat()
+    }
+
+    fn resume_region(
+        &mut self,
+        pd: u32,
+        access: MemPrivFlags,
+        snapshot: &RegionSnapshot,
+    ) -> Result<(Registration<Region>, DmaMemory), ProviderError> {
+        self.resume_key(pd, access, snapshot).for_dat()
+    }
+
+    fn resume_window(
+        &mut self,
+        pd: u32,
+        outstanding_binds: u32,
+        snapshot: &WindowSnapshot,
+    ) -> Result<Window, ProviderError> {
+        self.resume_window_of(pd, outstanding_binds, snapshot)
+            .for_dat()
+    }
+
+    fn resume_cq(&mut self, owner: u32, snapshot: &CqSnapshot) -> Result<Cq, ProviderError> {
+        self.resume_completions(owner, snapshot).for_dat()
+    }
+
+    fn resume_srq(
+        &mut self,
+        pd: u32,
+        max_recvs: u32,
+        max_segments: u32,
+        owner: u32,
+        snapshot: &SrqSnapshot,
+    ) -> Result<Srq, ProviderError> {
+        self.resume_receives(pd, (max_recvs, max_segments), owner, snapshot)
+            .for_dat()
+    }
+
+    fn resume_qp(
+        &mut self,
+        pd: u32,
+        queues: QueuesOf<'_, Self>,
+        sizes: QueueSizes,
+        owner: u32,
+        snapshot: &QpSnapshot,
+    ) -> Result<Qp, ProviderError> {
+        self.resume_pair(pd, &queues, sizes, owner, snapshot)
+            .for_dat()
+    }
+
+    fn qp_state(&mut self, qp: &Qp) -> Result<ResumedQp, ProviderError> {
+        self.state_of(qp).for_dat()
+    }
+
+    fn finish_resuming(&mut self) -> Result<(), ProviderError> {
+        self.finish().for_dat()
+    }
+}
+
+impl ParkingProvider {
+    /// Returns the function at its quiet point.
+    fn quiet(&self) -> &ParkingHca {
+        // PANIC: only a cancellation that fails leaves none, and all objects were written out before it.
+        self.hca.as_ref().expect("a function at its quiet point")
+    }
+}
+
+impl core::fmt::Debug for Stage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Shared(_) => "Shared",
+            Self::Parts(_) => "Parts",
+            Self::Written(_) => "Written",
+        })
+    }
+}

@@ -1,0 +1,554 @@
+//! The way from snapshots to a provider and its objects.
+//!
+//! There are three steps. [`Checked`] compares all numbers of a provider's snapshot with each other and with the tables
+//! of the function, and makes what needs no device; it sends no command, so a refusal leaves the device as it was. Then
+//! the function is resumed, and QP1 and the Ethernet port are compared with the device's. From here on, a refusal stops
+//! the device, because its event queues were drained. Objects follow one by one, in any order in which each has what it
+//! names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+use dat_core::log_budget::LogBudget;
+use dat_core::provider::{ProviderEvent, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp};
+use dat_core::types::MemPrivFlags;
+use driver::{Clock, DmaBuffer, DmaMemory, Iova, RealClock};
+use hw_mlx::cq::CqSnapshot;
+use hw_mlx::ethernet::Object;
+use hw_mlx::gid::address_of;
+use hw_mlx::gsi::Gsi;
+use hw_mlx::mkey::{self, KeyRequest};
+use hw_mlx::qp::QpSnapshot;
+use hw_mlx::qp::control::ring_sizes;
+use hw_mlx::random::{Random, Variants};
+use hw_mlx::ring::Lent;
+use hw_mlx::srq::{SrqSizes, SrqSnapshot};
+use hw_mlx::uar::Doorbells;
+use hw_mlx::window::{Window, WindowSnapshot};
+use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ResumeError};
+use mlx_prm::{Opcode, QpState, Qpc, QueryMkeyIn, QueryQpIn};
+
+use super::leases::{Lease, Leases};
+use super::snapshot::{DownSnapshot, ProviderTables, RegionSnapshot};
+use super::written::{count, own};
+use crate::network::CheckedNetwork;
+use crate::provider::counts::Registered;
+use crate::provider::limits::limits;
+use crate::provider::reach::Down;
+use crate::provider::{KnownCq, MAX_OWNER, MlxProvider, Region, SharedProvider};
+use crate::queues::{Cq, Qp, Srq};
+
+/// Name of the provider's tables in errors.
+const TABLE: &str = "the provider";
+/// Maximum number of variants of keys.
+const MAX_VARIANTS: usize = 64;
+/// Maximum length in bytes of the reason why a function takes no part in the network.
+const MAX_REASON: usize = 4096;
+/// Limit of counters: more than any process counts, and far from overflow.
+const MAX_COUNT: u64 = 1 << 62;
+/// Mask of numbers of 24 bits.
+const NUMBER_MASK: u32 = 0xff_ffff;
+
+/// Returns the error for numbers of a table that contradict each other or the caller's.
+fn refused(table: &'static str, what: String) -> ResumeError {
+    ResumeError::Snapshot { table, what }
+}
+
+/// State of a resumption that is not finished.
+#[derive(Debug)]
+pub(in crate::provider) struct Resuming {
+    /// Protection domains that were resumed.
+    pds: BTreeSet<u32>,
+    /// Protection domains of QP1 and of the Ethernet port.
+    own_pds: Vec<u32>,
+    /// Number of protection domains that were to be resumed.
+    wanted_pds: i64,
+    leases: Leases,
+    /// Buffers of regions that were resumed, by I/O address. Several regions may have one.
+    buffers: BTreeMap<u64, DmaBuffer>,
+    /// Our addresses by index, removed ones included.
+    addresses: BTreeMap<u8, IpAddr>,
+}
+
+impl Resuming {
+    fn new(provider: &ProviderTables, hca: &HcaTables) -> Result<Self, ResumeError> {
+        let gsi = provider.gsi.pd;
+        let port = provider.network.as_ref().and_then(|network| {
+            let objects = &network.ethernet.objects;
+            objects.iter().find_map(|object| match object {
+                Object::Pd(pd) => Some(*pd),
+                _ => None,
+            })
+        });
+        if port == Some(gsi) {
+            let what = format!("QP1 and the Ethernet port have protection domain {gsi:#x}");
+            return Err(refused(TABLE, what));
+        }
+        let addresses = hca.gids.entries.iter();
+        Ok(Self {
+            pds: BTreeSet::new(),
+            own_pds: [Some(gsi), port].into_iter().flatten().collect(),
+            wanted_pds: count(hca, Opcode::ALLOC_PD) - own(provider),
+            leases: Leases::of(&hca.arena),
+            buffers: BTreeMap::new(),
+            addresses: addresses
+                .map(|one| (one.index, one.address.address))
+                .collect(),
+        })
+    }
+
+    /// Checks that a protection domain was resumed.
+    fn check_pd(&self, table: &'static str, pd: u32) -> Result<(), ResumeError> {
+        if self.pds.contains(&pd) {
+            return Ok(());
+        }
+        let what = format!("protection domain {pd:#x} was not resumed");
+        Err(refused(table, what))
+    }
+
+    /// Returns memory of a region, and claims its buffer if no other region has.
+    fn memory(&mut self, hca: &Hca, region: &RegionSnapshot) -> Result<DmaMemory, ResumeError> {
+        /// Name of the table in errors.
+        const TABLE: &str = "a region";
+        let RegionSnapshot { iova, bytes, .. } = *region;
+        let outside = || refused(TABLE, format!("{bytes:#x} bytes at IOVA {iova:#x}"));
+        let lease = self.leases.around(iova, bytes).filter(|_| bytes > 0);
+        let Lease {
+            iova: first,
+            bytes: all,
+        } = lease.ok_or_else(outside)?;
+        let [offset, bytes, all] = [iova - first, bytes, all].map(usize::try_from);
+        let (Ok(offset), Ok(bytes), Ok(all)) = (offset, bytes, all) else {
+            return Err(outside());
+        };
+        let buffer = match self.buffers.get(&first) {
+            Some(buffer) => buffer.clone(),
+            None => {
+                let claimed = hca.arena().claim(Iova(first), all);
+                let buffer = claimed.map_err(|error| ResumeError::Claim {
+                    table: TABLE,
+                    error,
+                })?;
+                self.buffers.insert(first, buffer.clone());
+                buffer
+            }
+        };
+        Ok(DmaMemory::Arena {
+            buffer,
+            offset,
+            bytes,
+        })
+    }
+}
+
+/// A provider whose tables were checked, and which has no function yet.
+pub(super) struct Checked<'a> {
+    tables: &'a ProviderTables,
+    network: Option<CheckedNetwork<'a>>,
+    random: Random,
+    variants: Variants,
+    instances_made: u32,
+    resuming: Resuming,
+}
+
+impl<'a> Checked<'a> {
+    /// Checks the tables of a provider against those of its function. Sends no command.
+    ///
+    /// # Errors
+    /// [`ResumeError::Snapshot`]: numbers are impossible, or contradict each other. [`ResumeError::Device`]: the system
+    /// has no random numbers.
+    pub(super) fn new(tables: &'a ProviderTables, hca: &HcaTables) -> Result<Self, ResumeError> {
+        let ProviderTables {
+            // The device confirms it.
+            gsi: _,
+            network,
+            without_network,
+            seed,
+            instances_made,
+            recent_variants,
+            registrations,
+            max_regions,
+            events,
+            down,
+            // It matters only until the port's next event.
+            port_unsure: _,
+        } = tables;
+        // The clock of a function that can be parked is the system's.
+        let now = RealClock::new().now();
+        let number = *instances_made;
+        let is_possible = (1..u32::MAX).contains(&number)
+            && recent_variants.len() <= MAX_VARIANTS
+            && *registrations <= MAX_COUNT
+            && *max_regions > 0
+            && without_network
+                .as_ref()
+                .is_none_or(|why| network.is_none() && why.len() <= MAX_REASON)
+            && down.is_none_or(|down| down.since <= now);
+        if !is_possible {
+            return Err(refused(
+                TABLE,
+                format!(
+                    "{number} instances made, {} variants, {registrations} of at most {max_regions} regions registered, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
+                    recent_variants.len(),
+                    network.is_some()
+                ),
+            ));
+        }
+        if let Some(event) = events.iter().find(|event| !is_possible_event(event)) {
+            return Err(refused(TABLE, format!("event {event:?}")));
+        }
+        check_link(down.is_none(), hca)?;
+        let resuming = Resuming::new(tables, hca)?;
+        // No instance has used these streams before, so nothing that was drawn comes again.
+        let stream = |what: &str| Random::of_function(*seed, &format!("{what} of {number}"));
+        let seed_of_network = stream("network")?.number();
+        let network = network
+            .as_ref()
+            .map(|it| CheckedNetwork::new(it, hca, (seed_of_network, down.is_none()), now))
+            .transpose()?;
+        Ok(Self {
+            tables,
+            network,
+            random: stream("numbers")?,
+            variants: Variants::behind(stream("variants")?, recent_variants),
+            instances_made: number + 1,
+            resuming,
+        })
+    }
+
+    /// Makes QP1 and the network again, and the provider. If it is refused, the function is stopped.
+    ///
+    /// # Errors
+    /// As [`Gsi::resume`] and [`Ethernet::resume`](hw_mlx::ethernet::Ethernet::resume).
+    pub(super) fn resume(self, mut hca: Hca) -> Result<MlxProvider, ResumeError> {
+        let Self {
+            tables,
+            network,
+            random,
+            variants,
+            instances_made,
+            resuming,
+        } = self;
+        let gsi = Gsi::resume(&mut hca, &tables.gsi)?;
+        let network = network.map(|it| it.resume(&mut hca)).transpose()?;
+        let mut limits = limits(&hca, network.is_some());
+        // Fewer mappings may be left than at the opening, but those that exist are the arena's.
+        limits.max_regions = tables.max_regions.min(hca.caps().limits().mkeys);
+        let common = SharedProvider {
+            mads_dropped: gsi.dropped().clone(),
+            network_counters: network.as_ref().map(|network| network.counters().clone()),
+            gsi: Mutex::new(gsi),
+            gsi_pd: tables.gsi.pd,
+            network: network.map(Mutex::new),
+            without_network: tables.without_network.clone(),
+            seed: tables.seed,
+            made: AtomicU32::new(instances_made),
+            registered: Registered::of(tables.registrations),
+            asked: Arc::default(),
+        };
+        let down = tables.down.map(|it| {
+            let DownSnapshot { since, trains } = it;
+            Down { since, trains }
+        });
+        Ok(MlxProvider {
+            doorbells: Doorbells::new(hca.uar().clone()),
+            hca,
+            common: Arc::new(common),
+            limits,
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            events: tables.events.iter().copied().collect(),
+            down,
+            port_unsure: tables.port_unsure,
+            random,
+            variants,
+            log_mads_dropped: LogBudget::default(),
+            resuming: Some(Box::new(resuming)),
+        })
+    }
+}
+
+/// Returns whether a provider that was parked can have an event.
+fn is_possible_event(event: &ProviderEvent) -> bool {
+    match *event {
+        ProviderEvent::CommunicationEstablished { owner }
+        | ProviderEvent::QpError { owner, .. }
+        | ProviderEvent::SrqLastBuffer { owner } => owner <= MAX_OWNER,
+        ProviderEvent::CqEntries { .. }
+        | ProviderEvent::CqError { .. }
+        | ProviderEvent::SrqLimit { .. }
+        | ProviderEvent::SrqError { .. }
+        | ProviderEvent::Network(_)
+        | ProviderEvent::AddressRemoved { .. }
+        | ProviderEvent::Unreachable { .. } => true,
+        // The function is then not parked.
+        ProviderEvent::DeviceDead | ProviderEvent::DeviceRequested => false,
+    }
+}
+
+/// Checks that the instance knows the state of the link, or has an event of it that was not fetched.
+fn check_link(is_up: bool, hca: &HcaTables) -> Result<(), ResumeError> {
+    let mut last = hca.events.iter().rev().filter_map(|event| match event {
+        AsyncEvent::PortUp => Some(true),
+        AsyncEvent::PortDown => Some(false),
+        _ => None,
+    });
+    let becomes = last.next().unwrap_or(is_up);
+    if becomes == hca.link_up || hca.events_lost > 0 {
+        return Ok(());
+    }
+    let what = format!(
+        "the link is up: {}, and for the instance: {becomes}",
+        hca.link_up
+    );
+    Err(refused(TABLE, what))
+}
+
+impl MlxProvider {
+    /// Returns the state of the resumption.
+    fn resuming(&mut self) -> Result<&mut Resuming, ResumeError> {
+        let resuming = self.resuming.as_deref_mut();
+        resuming.ok_or_else(|| refused("an object", "the resumption is over".to_owned()))
+    }
+
+    /// Makes a protection domain again. The device cannot be asked for it; objects that name it are compared.
+    pub(super) fn resume_domain(&mut self, pd: u32) -> Result<u32, ResumeError> {
+        let resuming = self.resuming()?;
+        let is_new = !resuming.own_pds.contains(&pd) && resuming.pds.insert(pd);
+        if pd <= NUMBER_MASK && is_new {
+            return Ok(pd);
+        }
+        let what = format!("{pd:#x} is no number, or has an owner already");
+        Err(refused("a protection domain", what))
+    }
+
+    /// Makes a region again.
+    pub(super) fn resume_key(
+        &mut self,
+        pd: u32,
+        access: MemPrivFlags,
+        snapshot: &RegionSnapshot,
+    ) -> Result<(Registration<Region>, DmaMemory), ResumeError> {
+        let Self { hca, resuming, .. } = self;
+        let Some(resuming) = resuming.as_deref_mut() else {
+            return Err(refused("a region", "the resumption is over".to_owned()));
+        };
+        resuming.check_pd("a region", pd)?;
+        let memory = resuming.memory(hca, snapshot)?;
+        let RegionSnapshot {
+            index,
+            variant,
+            // The memory has them.
+            iova: _,
+            bytes,
+        } = *snapshot;
+        let request = KeyRequest {
+            pd,
+            address: memory.address(),
+            bytes,
+            access,
+            variant,
+            may_have_windows: self.limits.max_windows > 0,
+        };
+        let arena = hca.arena().downgrade();
+        let lent = Lent::new(mkey::resume(hca, index, &request, memory.clone())?, arena);
+        self.common.registered.add_again(bytes);
+        let region = Region {
+            index,
+            variant,
+            memory: lent,
+        };
+        Ok((region.registration(access), memory))
+    }
+
+    /// Makes a window again, and compares its protection domain with the device's.
+    pub(super) fn resume_window_of(
+        &mut self,
+        pd: u32,
+        outstanding_binds: u32,
+        snapshot: &WindowSnapshot,
+    ) -> Result<Window, ResumeError> {
+        self.resuming()?.check_pd("a memory window", pd)?;
+        // After 256 binds any of the keys can be the last one that the device has.
+        let binds = u8::try_from(outstanding_binds).unwrap_or(u8::MAX);
+        let window = Window::resume(&mut self.hca, snapshot, binds)?;
+        let mut input = QueryMkeyIn::new();
+        // `Window::resume` has checked the number.
+        input.set_mkey_index(snapshot.index);
+        let answer = self.hca.exec(&input).map_err(MlxError::from)?;
+        let devices = answer.memory_key_mkey_entry().pd();
+        if devices == pd {
+            return Ok(window);
+        }
+        Err(ResumeError::Changed {
+            what: format!(
+                "window {:#x} is of protection domain {devices:#x}, and not {pd:#x}",
+                snapshot.index
+            ),
+        })
+    }
+
+    /// Makes a completion queue again. Its events are counted when the resumption is finished.
+    pub(super) fn resume_completions(
+        &mut self,
+        owner: u32,
+        snapshot: &CqSnapshot,
+    ) -> Result<Cq, ResumeError> {
+        self.resuming()?;
+        if self.cqs.len() >= self.limits.max_cqs as usize {
+            let what = format!("there are {} others, one event each", self.cqs.len());
+            return Err(refused("a completion queue", what));
+        }
+        let cq = hw_mlx::cq::Cq::resume(&mut self.hca, &self.doorbells, snapshot)?;
+        let known = KnownCq {
+            sequence: cq.sequence(),
+            owner,
+            watched: false,
+        };
+        self.cqs.insert(cq.cqn(), known);
+        Ok(Cq(cq))
+    }
+
+    /// Makes a shared receive queue again, and compares its sizes with those that the caller knows.
+    pub(super) fn resume_receives(
+        &mut self,
+        pd: u32,
+        (max_recvs, max_segments): (u32, u32),
+        owner: u32,
+        snapshot: &SrqSnapshot,
+    ) -> Result<Srq, ResumeError> {
+        const TABLE: &str = "a shared receive queue";
+        self.resuming()?.check_pd(TABLE, pd)?;
+        let sizes = SrqSizes::new(max_recvs, max_segments);
+        // The ring has room for more receives than were asked for, so that their number can be raised.
+        let is_its = sizes.is_some_and(|sizes| {
+            let ours = SrqSizes {
+                entries: snapshot.sizes.entries,
+                ..sizes
+            };
+            ours == snapshot.sizes && sizes.entries <= snapshot.sizes.entries
+        });
+        if snapshot.pd != pd || !is_its {
+            return Err(refused(
+                TABLE,
+                format!(
+                    "protection domain {:#x} and {:?}, and not {pd:#x} with {max_recvs} receives of {max_segments} segments",
+                    snapshot.pd, snapshot.sizes
+                ),
+            ));
+        }
+        let srq = hw_mlx::srq::Srq::resume(&mut self.hca, snapshot)?;
+        self.srqs.insert(srq.rmpn(), owner);
+        Ok(Srq(srq))
+    }
+
+    /// Makes a queue pair again, and compares it with what the caller knows of it.
+    pub(super) fn resume_pair(
+        &mut self,
+        pd: u32,
+        queues: &QueuesOf<'_, Self>,
+        sizes: QueueSizes,
+        owner: u32,
+        snapshot: &QpSnapshot,
+    ) -> Result<Qp, ResumeError> {
+        const TABLE: &str = "a queue pair";
+        self.resuming()?.check_pd(TABLE, pd)?;
+        let srq = queues.srq.map(|srq| &srq.0);
+        let rings = ring_sizes(&sizes, srq.is_some())?;
+        let ours = (
+            (pd, owner),
+            [queues.request_cq, queues.recv_cq].map(|cq| cq.0.cqn()),
+            rings,
+        );
+        let its = (
+            (snapshot.pd, snapshot.owner),
+            [snapshot.cqn_send, snapshot.cqn_receive],
+            (snapshot.send.sizes, snapshot.recv.sizes),
+        );
+        if ours != its || owner > MAX_OWNER {
+            return Err(refused(
+                TABLE,
+                format!(
+                    "protection domain, owner, completion queues and rings are {its:x?}, and not {ours:x?}"
+                ),
+            ));
+        }
+        let peer = self.peer_of(snapshot)?;
+        let qp = hw_mlx::qp::Qp::resume(&mut self.hca, &self.doorbells, snapshot, srq, peer)?;
+        self.qps.insert(qp.number(), owner);
+        Ok(Qp(qp))
+    }
+
+    /// Marks the peer of a queue pair as in use, if it has one and the function takes part in the network. The device
+    /// knows the peer.
+    fn peer_of(&mut self, snapshot: &QpSnapshot) -> Result<Option<Arc<()>>, ResumeError> {
+        let index = snapshot.source_gid_index;
+        let source = index.and_then(|index| self.resuming.as_ref()?.addresses.get(&index).copied());
+        let Some(source) = source.filter(|_| self.common.network.is_some()) else {
+            return Ok(None);
+        };
+        let context = self.query_qp(snapshot.qpn)?;
+        let destination = address_of(*context.primary_address_path().rgid_rip());
+        let mut network = self.common.network();
+        Ok(network
+            .as_mut()
+            .map(|network| network.resume_peer(source, destination)))
+    }
+
+    /// Reads the context of a queue pair from the device.
+    fn query_qp(&mut self, qpn: u32) -> Result<Qpc, ResumeError> {
+        if qpn > NUMBER_MASK {
+            return Err(refused("a queue pair", format!("number {qpn:#x}")));
+        }
+        let mut input = QueryQpIn::new();
+        input.set_qpn(qpn);
+        let answer = self.hca.exec(&input).map_err(MlxError::from)?;
+        Ok(answer.qpc().clone())
+    }
+
+    /// Returns the state of a queue pair in the device.
+    pub(super) fn state_of(&mut self, qp: &Qp) -> Result<ResumedQp, ResumeError> {
+        let context = self.query_qp(qp.number().get())?;
+        // CAST: the field has four bits.
+        #[expect(clippy::cast_possible_truncation, reason = "four bits")]
+        let state = QpState(context.state() as u8);
+        Ok(match state {
+            QpState::RST | QpState::INIT => ResumedQp::Init,
+            QpState::RTR => ResumedQp::ReadyToReceive,
+            QpState::RTS => ResumedQp::ReadyToSend,
+            _ => ResumedQp::Error,
+        })
+    }
+
+    /// Ends the resumption: all objects are known, so events are collected from now on.
+    pub(super) fn finish(&mut self) -> Result<(), ResumeError> {
+        let Some(resuming) = &self.resuming else {
+            return Ok(());
+        };
+        let (resumed, wanted) = (resuming.pds.len(), resuming.wanted_pds);
+        if i64::try_from(resumed) != Ok(wanted) {
+            let what = format!("{resumed} protection domains of {wanted} were resumed");
+            return Err(refused(TABLE, what));
+        }
+        if let Err((made, regions)) = self.common.registered.check() {
+            let what = format!("{regions} regions of {made} that were registered");
+            return Err(refused(TABLE, what));
+        }
+        let freed = self.hca.finish_resuming()?;
+        if !freed.is_empty() {
+            tracing::debug!(
+                function = self.hca.name(),
+                ranges = freed.len(),
+                "memory of the process before was freed"
+            );
+        }
+        self.resuming = None;
+        self.collect();
+        // Datagrams and frames may have come meanwhile, for which there is no further event.
+        self.hca.call_again();
+        Ok(())
+    }
+}

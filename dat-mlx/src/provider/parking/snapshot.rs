@@ -1,0 +1,73 @@
+//! Snapshots: the plain data of a provider and of its objects that another process needs.
+//!
+//! What follows from other data is not in them. The limits are the device's, except the number of regions, which was
+//! measured when the function was opened. The counters of the network and of dropped datagrams are those of the
+//! neighbours and of QP1. The tables from numbers to owners follow from the objects, and their owners are arguments of
+//! the caller.
+
+use driver::Instant;
+use hw_mlx::HcaSnapshot;
+use hw_mlx::gsi::GsiSnapshot;
+
+use dat_core::provider::ProviderEvent;
+
+use crate::network::NetworkSnapshot;
+
+/// A provider that was parked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProviderSnapshot {
+    /// The function and its instance.
+    pub hca: HcaSnapshot,
+    /// The provider's tables.
+    pub tables: ProviderTables,
+}
+
+/// The tables of a provider, at its quiet point.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProviderTables {
+    /// QP1. Its protection domain has no other objects.
+    pub gsi: GsiSnapshot,
+    /// The network; `None` if the function takes no part in it.
+    pub network: Option<NetworkSnapshot>,
+    /// Reason why the function takes no part, for people, if it was to take part if possible.
+    pub without_network: Option<String>,
+    /// The configured seed of random numbers. It is for deterministic runs; without it, the system supplies the seeds
+    /// of each process.
+    pub seed: Option<u64>,
+    /// Number of instances made so far, resumed ones included. With a configured seed, each draws other numbers.
+    pub instances_made: u32,
+    /// Variants (low bytes) of the last keys, oldest first, at most 64. The next keys have others.
+    pub recent_variants: Vec<u8>,
+    /// Number of regions registered since the function was opened.
+    pub registrations: u64,
+    /// Maximum number of regions, as it was reported when the function was opened.
+    pub max_regions: u32,
+    /// Events that the caller has not fetched, oldest first.
+    pub events: Vec<ProviderEvent>,
+    /// State of the port if it is down; `None` if it is up.
+    pub down: Option<DownSnapshot>,
+    /// True if device events were lost, and the port's state follows.
+    pub port_unsure: bool,
+}
+
+/// State of a port that is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DownSnapshot {
+    /// Time at which the instance learned that the port is down, on the function's clock, which is the system's.
+    pub since: Instant,
+    /// True if the port was already down when the function came up.
+    pub trains: bool,
+}
+
+/// A region. Its memory is a part of a buffer of the function's arena. Several regions may have parts of one buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionSnapshot {
+    /// Index of the key.
+    pub index: u32,
+    /// Variant (low byte) of the key.
+    pub variant: u8,
+    /// I/O address of the memory.
+    pub iova: u64,
+    /// Length of the memory in bytes.
+    pub bytes: u64,
+}
