@@ -82,20 +82,26 @@ pub trait ParkProvider: Provider {
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason.
+    #[allow(
+        clippy::type_complexity,
+        reason = "two types of the provider, or two others"
+    )]
     fn finish_parking(
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
-    /// Goes on with the provider in this process. The caller then resumes all objects, as after
-    /// [`ParkProvider::resume`].
+    /// Goes on with the provider in this process. All objects were written out before. The caller then resumes them, as
+    /// after [`ParkProvider::resume`].
     ///
     /// # Errors
-    /// The parking, which can be finished later or cancelled, and the reason.
+    /// The parking, which can be finished later or cancelled, and the reason. If the device was stopped, both are
+    /// refused from then on.
     fn cancel_parking(parking: Self::Parking) -> Result<Self, (Self::Parking, ProviderError)>;
 
     /// Goes on with a provider that this or another process has parked.
     ///
     /// # Errors
-    /// The handover, and the reason. The device is unchanged.
+    /// The handover, and the reason. The device is unchanged; or it is stopped, because it has confirmed only a part of
+    /// the snapshot, and then the handover is of no use any more.
     fn resume(
         snapshot: &Self::Snapshot,
         handover: Self::Handover,
