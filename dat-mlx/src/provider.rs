@@ -18,11 +18,15 @@
 mod counts;
 mod errors;
 mod joining;
+mod leases;
 mod limits;
 mod opened;
 mod parking;
 mod reach;
 mod region;
+mod resuming;
+mod snapshot;
+mod written;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -58,12 +62,11 @@ use self::errors::ForDat;
 pub use self::joining::NetworkState;
 use self::limits::limits;
 pub use self::opened::OpenedProvider;
-use self::parking::Resuming;
-pub use self::parking::{
-    DownSnapshot, ParkingProvider, ProviderSnapshot, ProviderTables, RegionSnapshot,
-};
+pub use self::parking::ParkingProvider;
 use self::reach::Down;
 pub use self::region::Region;
+use self::resuming::Resuming;
+pub use self::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
 use crate::config::ProviderConfig;
 use crate::network::{CountersCopy, Network, NextHop};
 use crate::queues::{Cq, Qp, Srq};

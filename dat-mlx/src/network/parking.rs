@@ -1,8 +1,8 @@
 //! The network side of a function that is handed over to another process.
 //!
 //! Frames and datagrams that come meanwhile stay in the queues of the Ethernet port and of QP1. The first
-//! [`Network::run_once`] takes the frames in before it runs timers, because the frames may have the answers whose timers
-//! are overdue.
+//! [`Network::run_once`] takes the frames in before it runs timers, because the frames may have the answers whose
+//! timers are overdue.
 //!
 //! Three things are not in a snapshot: the peers of queue pairs, which are marked again by their queue pairs
 //! ([`Network::resume_peer`]); the time of the next timer, which follows from the rest; and the rate limits of the log,

@@ -1,8 +1,8 @@
 //! A provider that outlives its process.
 //!
-//! The device goes on alone: it acknowledges, fills posted receives, and writes completions. The objects of the data path
-//! are those of [`hw_mlx`], each with its own snapshot. This module adds the state above them: events that were not
-//! fetched, the network, the state of the port, and the regions.
+//! The device goes on alone: it acknowledges, fills posted receives, and writes completions. The objects of the data
+//! path are those of [`hw_mlx`], each with its own snapshot. This module adds the state above them: events that were
+//! not fetched, the network, the state of the port, and the regions.
 //!
 //! ```text
 //!   begin_parking     the quiet point of the function; no other instance
@@ -15,16 +15,10 @@
 //!
 //! Events of completion queues are the danger: an event that is dropped, or counted twice, makes the queue's next arm
 //! request wrong, and the device ignores wrong requests without an error. So the provider collects no events between
-//! `resume` and `finish_resuming`: [`Hca`](hw_mlx::Hca) keeps them, the ones of before and the ones that came meanwhile,
-//! until each queue is known again.
+//! `resume` and `finish_resuming`. Until then the function keeps the events of before and those that came meanwhile.
 //!
 //! Random numbers are not continued. A process draws from new seeds of the system. With a configured seed, a resumed
 //! provider draws like a further instance of the function, from a stream that no instance has used before.
-
-mod leases;
-mod resuming;
-mod snapshot;
-mod written;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -42,13 +36,12 @@ use hw_mlx::srq::SrqSnapshot;
 use hw_mlx::window::{Window, WindowSnapshot};
 use hw_mlx::{Hca, NotCancelled, NotParked, ParkError, ParkingHca};
 
-use self::leases::Leases;
-use self::resuming::Checked;
-pub(super) use self::resuming::Resuming;
-pub use self::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
-use self::written::Written;
 use super::errors::{DriverError, ForDat};
+use super::leases::Leases;
 use super::reach::Down;
+use super::resuming::Checked;
+use super::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
+use super::written::Written;
 use super::{MlxProvider, Region, SharedProvider};
 use crate::network::{Network, NetworkSnapshot};
 use crate::queues::{Cq, Qp, Srq};
@@ -108,11 +101,11 @@ impl<T, S> Part<T, S> {
     fn park(
         self,
         write_out: impl FnOnce(T) -> Result<S, Box<(T, ParkError)>>,
-    ) -> Result<S, (Self, ParkError)> {
+    ) -> Result<S, Box<(Self, ParkError)>> {
         match self {
             Self::Whole(part) => write_out(part).map_err(|refused| {
                 let (part, error) = *refused;
-                (Self::Whole(part), error)
+                Box::new((Self::Whole(part), error))
             }),
             Self::Parked(snapshot) => Ok(snapshot),
         }
@@ -146,9 +139,15 @@ impl Stage {
             registrations,
         } = parts;
         let (gsi, network, refused) = match gsi.park(|gsi| gsi.park(hca)) {
-            Err((gsi, error)) => (gsi, network, error),
+            Err(refused) => {
+                let (gsi, error) = *refused;
+                (gsi, network, error)
+            }
             Ok(gsi) => match network.map(|it| it.park(|it| it.park(hca))).transpose() {
-                Err((network, error)) => (Part::Parked(gsi), Some(network), error),
+                Err(refused) => {
+                    let (network, error) = *refused;
+                    (Part::Parked(gsi), Some(network), error)
+                }
                 Ok(network) => {
                     let Facts {
                         max_regions,

@@ -30,14 +30,14 @@ use hw_mlx::window::{Window, WindowSnapshot};
 use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ResumeError};
 use mlx_prm::{Opcode, QpState, Qpc, QueryMkeyIn, QueryQpIn};
 
+use super::counts::Registered;
 use super::leases::{Lease, Leases};
+use super::limits::limits;
+use super::reach::Down;
 use super::snapshot::{DownSnapshot, ProviderTables, RegionSnapshot};
 use super::written::{count, own};
+use super::{KnownCq, MAX_OWNER, MlxProvider, Region, SharedProvider};
 use crate::network::CheckedNetwork;
-use crate::provider::counts::Registered;
-use crate::provider::limits::limits;
-use crate::provider::reach::Down;
-use crate::provider::{KnownCq, MAX_OWNER, MlxProvider, Region, SharedProvider};
 use crate::queues::{Cq, Qp, Srq};
 
 /// Name of the provider's tables in errors.
@@ -58,7 +58,7 @@ fn refused(table: &'static str, what: String) -> ResumeError {
 
 /// State of a resumption that is not finished.
 #[derive(Debug)]
-pub(in crate::provider) struct Resuming {
+pub(super) struct Resuming {
     /// Protection domains that were resumed.
     pds: BTreeSet<u32>,
     /// Protection domains of QP1 and of the Ethernet port.
@@ -77,9 +77,12 @@ impl Resuming {
         let gsi = provider.gsi.pd;
         let port = provider.network.as_ref().and_then(|network| {
             let objects = &network.ethernet.objects;
-            objects.iter().find_map(|object| match object {
-                Object::Pd(pd) => Some(*pd),
-                _ => None,
+            objects.iter().find_map(|object| {
+                if let Object::Pd(pd) = object {
+                    Some(*pd)
+                } else {
+                    None
+                }
             })
         });
         if port == Some(gsi) {
@@ -291,12 +294,9 @@ fn is_possible_event(event: &ProviderEvent) -> bool {
 
 /// Checks that the instance knows the state of the link, or has an event of it that was not fetched.
 fn check_link(is_up: bool, hca: &HcaTables) -> Result<(), ResumeError> {
-    let mut last = hca.events.iter().rev().filter_map(|event| match event {
-        AsyncEvent::PortUp => Some(true),
-        AsyncEvent::PortDown => Some(false),
-        _ => None,
-    });
-    let becomes = last.next().unwrap_or(is_up);
+    let mut latest = hca.events.iter().rev();
+    let last = latest.find(|it| matches!(it, AsyncEvent::PortUp | AsyncEvent::PortDown));
+    let becomes = last.map_or(is_up, |event| *event == AsyncEvent::PortUp);
     if becomes == hca.link_up || hca.events_lost > 0 {
         return Ok(());
     }

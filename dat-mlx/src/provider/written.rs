@@ -1,5 +1,5 @@
-//! Numbers of objects that were written out. They must be those that the device has: an object that is not in a snapshot
-//! would be found missing only in the next process.
+//! Numbers of objects that were written out. They must be those that the device has: an object that is not in a
+//! snapshot would be found missing only in the next process.
 
 use dat_core::provider::ProviderError;
 use hw_mlx::{HcaTables, ObjectCount};
