@@ -3,5 +3,6 @@
 mod datapath;
 mod essential;
 mod not_joined;
+mod parking;
 mod profiles;
 mod reopen;
