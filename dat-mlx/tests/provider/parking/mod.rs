@@ -139,10 +139,12 @@ impl World {
         MlxProvider::open(self.function(n), config(n)).expect("bring-up")
     }
 
-    /// Opens a function that takes part in the network.
-    fn open_in_network(&self, n: u8) -> MlxProvider {
+    /// Opens a function that takes part in the network, and knows the other one from its configuration if `knows_peer`.
+    fn open_in_network(&self, n: u8, knows_peer: bool) -> MlxProvider {
         let mut hca = config(n);
-        hca.neighbours.clear();
+        if !knows_peer {
+            hca.neighbours.clear();
+        }
         let config = ProviderConfig {
             hca,
             network: Participation::Required,

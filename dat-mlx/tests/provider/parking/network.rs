@@ -1,1 +1,229 @@
-//! To be written.
+//! QP1, neighbours, addresses and the port.
+
+use dat_core::NetworkEvent;
+use dat_core::provider::{MadAddress, ProviderEvent, Qpn};
+use hw_sim::Fault;
+
+use super::*;
+
+fn mad(byte: u8) -> [u8; 256] {
+    std::array::from_fn(|n| u8::try_from(n).expect("small").wrapping_add(byte))
+}
+
+fn to(provider: &MlxProvider, n: u8) -> MadAddress {
+    MadAddress {
+        path: provider.route(gid_of(address(n)), None).expect("a path"),
+        qpn: Qpn::GSI,
+    }
+}
+
+/// Opens both functions. Neither knows the other.
+fn strangers(world: &World) -> [MlxProvider; 2] {
+    [1, 2].map(|n| world.open_in_network(n, false))
+}
+
+/// Runs both providers until `find` returns a value.
+fn until<T>(
+    providers: &mut [MlxProvider; 2],
+    mut find: impl FnMut(&mut [MlxProvider; 2]) -> Option<T>,
+) -> T {
+    let deadline = providers[0].now() + PATIENCE;
+    loop {
+        providers.iter_mut().for_each(Provider::progress);
+        if let Some(found) = find(providers) {
+            return found;
+        }
+        let now = providers[0].now();
+        assert!(now < deadline, "not in time");
+        providers[0].wait(now + 1_000_000).expect("alive");
+    }
+}
+
+/// Waits until a provider has a datagram.
+fn received(providers: &mut [MlxProvider; 2], n: usize) -> (MadAddress, [u8; 256]) {
+    until(providers, |it| it[n].poll_mad())
+}
+
+/// Parks the first provider, calls `meanwhile`, and resumes it.
+fn handed_over(
+    [a, b]: [MlxProvider; 2],
+    meanwhile: impl FnOnce(&ProviderSnapshot, &mut MlxProvider),
+) -> [MlxProvider; 2] {
+    let mut b = b;
+    let begun = a.begin_parking();
+    let parking = begun.map_err(|(_, error)| error).expect("quiet");
+    let finished = MlxProvider::finish_parking(parking);
+    let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
+    meanwhile(&snapshot, &mut b);
+    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
+    a.finish_resuming().expect("all is there");
+    [a, b]
+}
+
+#[test]
+fn datagrams_and_neighbours_go_on() {
+    let world = World::new();
+    let mut both = strangers(&world);
+    let before = world.resets();
+    let first = to(&both[0], 2);
+    both[0].send_mad(&first, &mad(1)).expect("it waits");
+    let (from, bytes) = received(&mut both, 1);
+    assert_eq!(bytes, mad(1));
+    for round in 0..3 {
+        // One datagram was received and not fetched, one comes while the provider is parked.
+        both[1].send_mad(&from, &mad(2)).expect("known");
+        let now = both[0].now();
+        both[0].wait(now + 50_000_000).expect("alive");
+        both = handed_over(both, |snapshot, b| {
+            let network = snapshot.tables.network.as_ref().expect("a network");
+            assert_eq!(network.neighbours.neighbours.len(), 1, "round {round}");
+            b.send_mad(&from, &mad(3)).expect("known");
+        });
+        for byte in [2, 3] {
+            assert_eq!(received(&mut both, 0).1, mad(byte), "round {round}");
+        }
+        assert_eq!(both[0].poll_mad(), None);
+        // The neighbour is known, so the datagram is not queued.
+        let peer = to(&both[0], 2);
+        both[0].send_mad(&peer, &mad(4)).expect("known");
+        assert_eq!(received(&mut both, 1).1, mad(4));
+        // Each event of QP1 and of the port is followed by others.
+        let sent = until(&mut both, |it| {
+            it[0].echo(address(2), 7).expect("reached").then_some(())
+        });
+        let echo = until(&mut both, |it| it[0].take_echo());
+        assert_eq!((sent, echo.address, echo.sequence), ((), address(2), 7));
+    }
+    assert_eq!(world.resets(), before);
+    drop(both);
+    world.finish();
+}
+
+/// The MAC of the destination is asked for before the parking, and the answer comes while the provider is parked.
+#[test]
+fn a_datagram_that_waits_for_a_mac_is_sent_after_the_resumption() {
+    let world = World::new();
+    let both = strangers(&world);
+    let peer = to(&both[0], 2);
+    let [mut a, b] = both;
+    world.stop_time();
+    a.send_mad(&peer, &mad(5)).expect("it waits");
+    let mut both = handed_over([a, b], |snapshot, b| {
+        let network = snapshot.tables.network.as_ref().expect("a network");
+        assert_eq!((network.outgoing.len(), network.incoming.len()), (1, 0));
+        assert_eq!(*network.outgoing[0].mad, mad(5));
+        world.go_on();
+        let deadline = b.now() + 100_000_000;
+        while b.now() < deadline {
+            b.progress();
+            b.wait(b.now() + 1_000_000).expect("alive");
+        }
+    });
+    let (from, bytes) = received(&mut both, 1);
+    assert_eq!(bytes, mad(5));
+    assert_eq!(both[1].poll_mad(), None);
+    both[1].send_mad(&from, &mad(6)).expect("known");
+    assert_eq!(received(&mut both, 0).1, mad(6));
+    drop(both);
+    world.finish();
+}
+
+#[test]
+fn addresses_that_were_added_stay_and_others_can_follow() {
+    let world = World::new();
+    let mut both = strangers(&world);
+    let more: [IpAddr; 3] =
+        ["10.0.0.7", "10.0.0.8", "2001:db8::9"].map(|text| text.parse().expect("an address"));
+    both[0].add_address(&more[0].into()).expect("room");
+    let all = both[0].addresses();
+    both = handed_over(both, |_, _| {});
+    assert_eq!(both[0].addresses(), all);
+    both[0].add_address(&more[1].into()).expect("room");
+    both[0].add_address(&more[2].into()).expect("room");
+    both[0].remove_address(more[0]).expect("ours");
+    both = handed_over(both, |_, _| {});
+    assert_eq!(both[0].addresses().len(), all.len() + 1);
+    // Peers find the new address.
+    let peer = MadAddress {
+        path: both[1].route(gid_of(more[1]), None).expect("a path"),
+        qpn: Qpn::GSI,
+    };
+    both[1].send_mad(&peer, &mad(1)).expect("it waits");
+    assert_eq!(received(&mut both, 0).1, mad(1));
+    let removed = until(&mut both, |it| {
+        let event = it[0].next_event()?;
+        matches!(event, ProviderEvent::AddressRemoved { .. }).then_some(event)
+    });
+    assert!(
+        matches!(removed, ProviderEvent::AddressRemoved { address, .. } if address == more[0]),
+        "{removed:?}"
+    );
+    drop(both);
+    world.finish();
+}
+
+/// Waits for the next event of the port.
+fn port_event(both: &mut [MlxProvider; 2]) -> NetworkEvent {
+    until(both, |it| match it[0].next_event()? {
+        ProviderEvent::Network(event @ (NetworkEvent::PortDown | NetworkEvent::PortUp { .. })) => {
+            Some(event)
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_port_that_goes_down_and_comes_up_meanwhile_is_reported() {
+    let world = World::new();
+    let mut both = strangers(&world);
+    both = handed_over(both, |snapshot, _| {
+        assert_eq!(snapshot.tables.down, None);
+        world.sim.inject(&world.functions[0], &Fault::LinkDown);
+    });
+    assert_eq!(port_event(&mut both), NetworkEvent::PortDown);
+    assert!(!both[0].port_is_up());
+    both = handed_over(both, |snapshot, _| {
+        let down = snapshot.tables.down.expect("it is down");
+        assert!(!down.trains);
+    });
+    assert!(!both[0].port_is_up());
+    let route = both[0].route(gid_of(address(2)), None);
+    assert!(
+        matches!(route, Err(ProviderError::Unreachable { .. })),
+        "{route:?}"
+    );
+    both = handed_over(both, |_, _| {
+        world.sim.inject(&world.functions[0], &Fault::LinkUp);
+    });
+    let up = port_event(&mut both);
+    assert!(matches!(up, NetworkEvent::PortUp { .. }), "{up:?}");
+    assert!(both[0].port_is_up());
+    let peer = to(&both[0], 2);
+    both[0].send_mad(&peer, &mad(1)).expect("it waits");
+    assert_eq!(received(&mut both, 1).1, mad(1));
+    drop(both);
+    world.finish();
+}
+
+/// The neighbour of a queue pair is probed, because the queue pair's packets are not seen.
+#[test]
+fn the_peer_of_a_queue_pair_is_marked_as_in_use_again() {
+    let world = World::new();
+    let mut a = Node::new(world.open_in_network(1, true));
+    let mut b = Node::new(world.open(2));
+    assert_eq!(a.provider.next_timeout(), None);
+    connect(&mut a, &mut b);
+    let due = a.provider.next_timeout().expect("the next marking");
+    let mut a = a.park().resume();
+    assert_eq!(a.provider.next_timeout(), Some(due));
+    a.receive(0);
+    b.send(0);
+    assert_eq!(cookies(&a.wait_for(1)), [1000]);
+    let Node { provider, things } = &mut a;
+    provider
+        .destroy_qp(&mut things.qp, &mut things.cq, None)
+        .expect("destroyed");
+    drop((a, b));
+    world.finish();
+}
