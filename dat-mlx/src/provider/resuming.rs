@@ -317,8 +317,8 @@ impl MlxProvider {
     /// Makes a protection domain again. The device cannot be asked for it; objects that name it are compared.
     pub(super) fn resume_domain(&mut self, pd: u32) -> Result<u32, ResumeError> {
         let resuming = self.resuming()?;
-        let is_new = !resuming.own_pds.contains(&pd) && resuming.pds.insert(pd);
-        if pd <= NUMBER_MASK && is_new {
+        let is_possible = pd <= NUMBER_MASK && !resuming.own_pds.contains(&pd);
+        if is_possible && resuming.pds.insert(pd) {
             return Ok(pd);
         }
         let what = format!("{pd:#x} is no number, or has an owner already");

@@ -1,1 +1,273 @@
-//! To be written.
+//! Snapshots that were changed: each number is compared with the others, with the device, or with what the caller knows.
+
+use dat_core::provider::ProviderEvent;
+use dat_core::provider::{MadAddress, Qpn};
+use dat_mlx::{DownSnapshot, PendingMadSnapshot, ProviderTables};
+use driver::Instant;
+
+use super::*;
+
+/// A change of a provider's snapshot.
+type Change = fn(&mut ProviderSnapshot);
+
+fn network(snapshot: &mut ProviderSnapshot) -> &mut dat_mlx::NetworkSnapshot {
+    snapshot.tables.network.as_mut().expect("a network")
+}
+
+fn down(since: Instant) -> Option<DownSnapshot> {
+    Some(DownSnapshot {
+        since,
+        trains: false,
+    })
+}
+
+/// Such snapshots are refused before the first command. The descriptors come back, and the right snapshot is resumed.
+#[test]
+fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
+    let changes: [(&str, Change); 26] = [
+        ("0 instances made", |it| it.tables.instances_made = 0),
+        ("instances made", |it| it.tables.instances_made = u32::MAX),
+        ("65 variants", |it| it.tables.recent_variants = vec![0; 65]),
+        ("regions registered", |it| {
+            it.tables.registrations = u64::MAX
+        }),
+        ("at most 0 regions", |it| it.tables.max_regions = 0),
+        ("reason if not", |it| {
+            it.tables.without_network = Some("none".to_owned());
+        }),
+        ("event QpError", |it| {
+            let (owner, event) = (0xff_ffff, 1);
+            it.tables
+                .events
+                .push(ProviderEvent::QpError { owner, event });
+        }),
+        ("event DeviceDead", |it| {
+            it.tables.events.push(ProviderEvent::DeviceDead);
+        }),
+        ("port down", |it| it.tables.down = down(Instant(u64::MAX))),
+        ("the link is up", |it| it.tables.down = down(Instant(0))),
+        ("the link is up for neighbours", |it| {
+            network(it).neighbours.up = false;
+        }),
+        ("protection domain", |it| {
+            let objects = &network(it).ethernet.objects;
+            let pd = objects.iter().find_map(|object| match *object {
+                hw_mlx::ethernet::Object::Pd(pd) => Some(pd),
+                _ => None,
+            });
+            it.tables.gsi.pd = pd.expect("a PD");
+        }),
+        ("257 datagrams to be sent", |it| {
+            network(it).outgoing = vec![pending(); 257];
+        }),
+        ("a datagram from", |it| {
+            let mut pending = pending();
+            pending.to.path.flow_label = 1 << 20;
+            network(it).outgoing.push(pending);
+        }),
+        ("a datagram from", |it| {
+            let mut pending = pending();
+            pending.to.path.priority = 8;
+            network(it).outgoing.push(pending);
+        }),
+        ("a datagram from", |it| {
+            let mut pending = pending();
+            pending.source = "2001:db8::1".parse().expect("an address");
+            network(it).outgoing.push(pending);
+        }),
+        ("peers are marked at", |it| {
+            network(it).refresh_at = Duration::MAX;
+        }),
+        ("the link trains until", |it| {
+            network(it).training_until = Some(Duration::MAX);
+        }),
+        ("echo request at", |it| network(it).echo_at = Duration::MAX),
+        ("the time is", |it| {
+            network(it).neighbours.parked = Duration::MAX;
+        }),
+        ("the function does not have address", |it| {
+            let address = &mut network(it).neighbours.addresses[0].address;
+            address.prefix = address.prefix.map(|it| it - 1).or(Some(9));
+        }),
+        ("was not configured", |it| {
+            network(it).neighbours.statics[0].1 = mac(9);
+        }),
+        ("more than once", |it| {
+            let statics = &mut network(it).neighbours.statics;
+            statics.push(statics[0]);
+        }),
+        ("the port does not accept frames", |it| {
+            network(it).ethernet.groups.pop();
+        }),
+        ("MAC", |it| it.hca.tables.port.mac = mac(9)),
+        ("the function", |it| {
+            it.hca.tables.command_limit = Duration::MAX;
+        }),
+    ];
+    let world = World::new();
+    let node = Node::new(world.open_in_network(1, true));
+    let before = world.resets();
+    let Parked {
+        snapshot,
+        mut descriptors,
+        objects,
+    } = node.park();
+    for (words, change) in changes {
+        let mut wrong = snapshot.clone();
+        change(&mut wrong);
+        assert_ne!(wrong, snapshot, "{words}");
+        let refused = MlxProvider::resume(&wrong, descriptors);
+        let (back, error) = refused.expect_err(words);
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        assert_eq!(world.resets(), before, "{words}");
+        descriptors = back;
+    }
+    let right = Parked {
+        snapshot,
+        descriptors,
+        objects,
+    };
+    drop((right.resume(), world.open(2)));
+    world.finish();
+}
+
+fn pending() -> PendingMadSnapshot {
+    PendingMadSnapshot {
+        to: MadAddress {
+            path: rdma_path(),
+            qpn: Qpn::GSI,
+        },
+        source: address(1),
+        mad: Box::new([0; 256]),
+    }
+}
+
+fn rdma_path() -> dat_core::provider::Path {
+    dat_core::provider::Path {
+        source_gid_index: 1,
+        gid: gid_of(address(2)),
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+        priority: 0,
+    }
+}
+
+/// The device is compared after the function was taken over, so it is stopped then.
+#[test]
+fn qp1_and_a_port_that_the_device_does_not_confirm_are_refused() {
+    let changes: [(&str, fn(&mut ProviderTables)); 4] = [
+        ("QUERY_QP", |it| it.gsi.qpn += 1),
+        ("completion queue", |it| it.gsi.queue.cq.sequence ^= 1),
+        ("doorbell page", |it| {
+            it.network.as_mut().expect("a network").ethernet.uar = 4000;
+        }),
+        ("a completion queue", |it| {
+            it.network
+                .as_mut()
+                .expect("a network")
+                .ethernet
+                .queue
+                .cq
+                .taken += 1;
+        }),
+    ];
+    for (words, change) in changes {
+        let world = World::new();
+        let mut parked = Node::new(world.open_in_network(1, true)).park();
+        change(&mut parked.snapshot.tables);
+        let resumed = MlxProvider::resume(&parked.snapshot, parked.descriptors);
+        let (back, error) = resumed.expect_err(words);
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        assert!(back.is_empty(), "{words}");
+        drop(world.open(2));
+        world.finish();
+    }
+}
+
+/// A caller that knows another object than the snapshot has is refused, and resumes the object with what is right.
+#[test]
+fn objects_that_are_not_what_the_caller_knows_are_refused() {
+    let world = World::new();
+    let mut a = Node::with_srq(world.open(1));
+    let mut b = Node::new(world.open(2));
+    connect(&mut a, &mut b);
+    let Parked {
+        snapshot,
+        descriptors,
+        objects,
+    } = a.park();
+    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let mut provider = resumed.map_err(|(_, error)| error).expect("resumed");
+    let refused = |error: ProviderError, words: &str| {
+        assert!(error.to_string().contains(words), "{words}: {error}");
+    };
+    let region = objects.regions[0];
+    let pd = objects.pd;
+    let error = provider.resume_region(pd, ALL, &region).expect_err("no PD");
+    refused(error, "was not resumed");
+    refused(
+        provider.resume_pd(&(1 << 24)).expect_err("no number"),
+        "is no number",
+    );
+    let gsi = snapshot.tables.gsi.pd;
+    refused(
+        provider.resume_pd(&gsi).expect_err("QP1's"),
+        "has an owner already",
+    );
+    provider.resume_pd(&pd).expect("resumed");
+
+    type Wrong = (&'static str, fn(&mut RegionSnapshot));
+    let changes: [Wrong; 6] = [
+        ("bytes at IOVA", |it| it.bytes = 0),
+        ("bytes at IOVA", |it| it.bytes = u64::MAX),
+        ("bytes at IOVA", |it| it.iova = 0x1000),
+        ("key", |it| it.index = 1 << 24),
+        ("start_addr", |it| it.iova += 1),
+        ("start_addr", |it| it.bytes -= 1),
+    ];
+    // A region that was refused after its memory was claimed keeps the memory, so each of these is of one buffer.
+    for (words, change) in changes {
+        let mut wrong = region;
+        change(&mut wrong);
+        let error = provider.resume_region(pd, ALL, &wrong).expect_err(words);
+        refused(error, words);
+    }
+    let less = MemPrivFlags::LOCAL_READ;
+    let error = provider
+        .resume_region(pd, less, &region)
+        .expect_err("rights");
+    refused(error, "lw, rr, rw and a");
+    let things = {
+        let error = provider.resume_window(pd + 1, 0, objects.window.as_ref().expect("a window"));
+        refused(error.expect_err("PD"), "was not resumed");
+        let srq = objects.srq.as_ref().expect("an SRQ");
+        for (recvs, segments) in [
+            (SRQ_RECVS + 1, SRQ_SEGMENTS),
+            (SRQ_RECVS, 40),
+            (u32::MAX, 1),
+        ] {
+            let error = provider.resume_srq(pd, recvs, segments, SRQ_OWNER, srq);
+            refused(error.expect_err("sizes"), "segments");
+        }
+        let cq = provider.create_cq(63, 0).expect("another CQ");
+        let ours = QueuesOf {
+            request_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+        };
+        let error = provider.resume_qp(pd, ours, sizes(true), QP_OWNER, &objects.qp);
+        refused(error.expect_err("another CQ"), "completion queues");
+        let mut cq = cq;
+        provider.destroy_cq(&mut cq).expect("destroyed");
+        drop(cq);
+        objects.resume_in(pd, &mut provider).expect("resumed")
+    };
+    provider.finish_resuming().expect("all is there");
+    a = Node { provider, things };
+    a.receive(0);
+    b.send(0);
+    assert_eq!(cookies(&a.wait_for(1)), [1000]);
+    drop((a, b));
+    world.finish();
+}

@@ -351,15 +351,21 @@ impl Node {
             self.things.cq.arm(false);
             let more = self.completions();
             if more.is_empty() {
-                while self.things.cq.is_armed() {
-                    assert!(self.provider.now() < deadline, "no event");
-                    self.provider.wait(deadline).expect("alive");
-                }
+                self.wait_for_event("more completions");
             }
             done.extend(more);
             done.extend(self.completions());
         }
         done
+    }
+
+    /// Sleeps until the event of the armed queue has come.
+    fn wait_for_event(&mut self, what: &str) {
+        let deadline = self.provider.now() + PATIENCE;
+        while self.things.cq.is_armed() {
+            assert!(self.provider.now() < deadline, "{what}: no event");
+            self.provider.wait(deadline).expect("alive");
+        }
     }
 
     /// Parks the provider and all of its objects.
@@ -460,6 +466,11 @@ impl Objects {
     /// Resumes all objects.
     fn try_resume(&self, provider: &mut MlxProvider) -> Result<Things, ProviderError> {
         let pd = provider.resume_pd(&self.pd)?;
+        self.resume_in(pd, provider)
+    }
+
+    /// Resumes all objects of a protection domain.
+    fn resume_in(&self, pd: u32, provider: &mut MlxProvider) -> Result<Things, ProviderError> {
         let (mut regions, mut key, mut memory) = (Vec::new(), None, None);
         for region in &self.regions {
             let (registration, its) = provider.resume_region(pd, ALL, region)?;

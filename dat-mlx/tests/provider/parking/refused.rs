@@ -1,1 +1,199 @@
-//! To be written.
+//! Providers that are not parked: the refusal names the reason, and the provider goes on.
+
+use driver::DmaPool;
+use hw_sim::Fault;
+use mlx_prm::{CmdStatus, Opcode, ToErrQpIn};
+
+use super::*;
+
+/// Begins a parking that is refused. Returns the provider and the reason.
+fn not_begun(provider: MlxProvider) -> (MlxProvider, String) {
+    let (provider, error) = provider.begin_parking().expect_err("it is in use");
+    (provider, error.to_string())
+}
+
+/// Finishes a parking that is refused. Returns the parking and the reason.
+fn not_finished(parking: ParkingProvider) -> (ParkingProvider, String) {
+    let (parking, error) = MlxProvider::finish_parking(parking).expect_err("it has objects");
+    (parking, error.to_string())
+}
+
+fn begun(provider: MlxProvider) -> ParkingProvider {
+    let begun = provider.begin_parking();
+    begun.map_err(|(_, error)| error).expect("quiet")
+}
+
+#[test]
+fn a_provider_with_another_instance_is_not_parked() {
+    let world = World::new();
+    let a = world.open(1);
+    let other = a.opened().instance().expect("an instance").expect("open");
+    let (a, error) = not_begun(a);
+    assert!(error.contains("1 other instances"), "{error}");
+    drop(other);
+    let opened = a.opened();
+    let node = Node::new(a).park().resume();
+    assert!(opened.instance().expect("no failure").is_none());
+    assert!(opened.counters().is_none());
+    drop((node, world.open(2)));
+    world.finish();
+}
+
+#[test]
+fn a_resumption_is_finished_before_the_next_parking() {
+    let world = World::new();
+    let Parked {
+        snapshot,
+        descriptors,
+        objects,
+    } = Node::new(world.open(1)).park();
+    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let provider = resumed.map_err(|(_, error)| error).expect("resumed");
+    let (mut provider, error) = not_begun(provider);
+    assert!(error.contains("was not all claimed yet"), "{error}");
+    let error = provider.finish_resuming().expect_err("objects are missing");
+    assert!(
+        error.to_string().contains("0 protection domains of 1"),
+        "{error}"
+    );
+    provider.resume_pd(&objects.pd).expect("resumed");
+    let error = provider.finish_resuming().expect_err("objects are missing");
+    assert!(error.to_string().contains("mkey 3, CQ 1, QP 1"), "{error}");
+    let error = provider.resume_pd(&objects.pd).expect_err("it is there");
+    assert!(
+        error.to_string().contains("has an owner already"),
+        "{error}"
+    );
+    drop((provider, world.open(2)));
+    world.finish();
+}
+
+#[test]
+fn a_dead_provider_is_not_parked() {
+    let world = World::new();
+    let mut a = world.open(1);
+    a.stop("of a test");
+    let (a, error) = a.begin_parking().expect_err("it is dead");
+    assert!(matches!(error, ProviderError::Dead(_)), "{error}");
+    drop((a, world.open(2)));
+    world.finish();
+}
+
+#[test]
+fn a_provider_whose_qp1_waits_for_a_repair_is_not_parked() {
+    let world = World::new();
+    let mut a = world.open(1);
+    let refused = Fault::CommandFailure {
+        opcode: Some(Opcode::RST2INIT_QP.0),
+        status: CmdStatus::BAD_RES_STATE.0,
+        syndrome: 0,
+        count: 1,
+    };
+    world.sim.inject(&world.functions[0], &refused);
+    let mut command = ToErrQpIn::new();
+    command.set_qpn(a.gsi_number().get());
+    a.hca_mut().exec(&command).expect("in error");
+    let deadline = a.now() + PATIENCE;
+    while a.next_timeout().is_none() {
+        assert!(a.now() < deadline, "it was not repaired");
+        a.progress();
+        assert_eq!(a.poll_mad(), None);
+    }
+    let (mut a, error) = not_begun(a);
+    assert!(error.contains("QP1 has failed"), "{error}");
+    while let Some(due) = a.next_timeout() {
+        assert!(a.now() < deadline, "it was not repaired");
+        a.wait(due).expect("alive");
+        a.progress();
+    }
+    let node = Node::new(a).park().resume();
+    drop((node, world.open(2)));
+    world.finish();
+}
+
+#[test]
+fn memory_that_is_not_of_the_arena_is_refused_by_name() {
+    let world = World::new();
+    let mut a = world.open(1);
+    let pd = a.alloc_pd().expect("a PD");
+    let pool = DmaPool::builder(a.hca().function()).build(1 << 20);
+    let pool = pool.expect("memory");
+    let memory = pool.memory(4096).expect("memory");
+    let region = a.register(pd, &memory, ALL).expect("a region").region;
+    let error = a.can_park_region(&region, &memory).expect_err("a pool's");
+    let text = error.to_string();
+    assert!(text.contains("use memory of that arena instead"), "{text}");
+    let arenas = DmaMemory::from(a.arena().alloc(64, 64).expect("memory"));
+    let error = a.can_park_region(&region, &arenas).expect_err("others");
+    let text = error.to_string();
+    assert!(text.contains("is not that of the memory"), "{text}");
+    // A part of a part of a buffer is found by its whole buffer.
+    let part = a.arena().alloc(8192, 64).expect("memory").part(64, 4096);
+    let part = DmaMemory::Arena {
+        buffer: part,
+        offset: 100,
+        bytes: 1000,
+    };
+    let second = a.register(pd, &part, ALL).expect("a region");
+    let address = second.address;
+    a.can_park_region(&second.region, &part)
+        .expect("the arena's");
+    let mut region = region;
+    a.deregister(&mut region).expect("deregistered");
+    drop((region, memory, pool, arenas));
+    let mut parking = begun(a);
+    let parked = MlxProvider::park_region(&mut parking, second.region, part);
+    MlxProvider::park_pd(&mut parking, pd);
+    let finished = MlxProvider::finish_parking(parking);
+    let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
+    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
+    a.resume_pd(&pd).expect("resumed");
+    let (registration, memory) = a.resume_region(pd, ALL, &parked).expect("resumed");
+    a.finish_resuming().expect("all is there");
+    assert_eq!((registration.address, registration.bytes), (address, 1000));
+    assert_eq!((memory.address(), memory.len()), (address, 1000));
+    drop((registration, memory, a, world.open(2)));
+    world.finish();
+}
+
+/// An object that was not written out would be missing only in the next process.
+#[test]
+fn a_parking_without_all_objects_is_not_finished() {
+    let world = World::new();
+    let Node { provider, things } = Node::new(world.open(1));
+    let mut parking = begun(provider);
+    let (again, error) = not_finished(parking);
+    assert!(
+        error.contains("1 protection domains, 1 completion queues, 1 queue pairs, 3 keys"),
+        "{error}"
+    );
+    parking = again;
+    let objects = things.park(&mut parking);
+    let finished = MlxProvider::finish_parking(parking);
+    let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
+    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let node = objects.resume(resumed.map_err(|(_, error)| error).expect("resumed"));
+    drop((node, world.open(2)));
+    world.finish();
+}
+
+/// A function in the process cannot be parked. That is known only in the end, and the provider goes on.
+#[test]
+fn a_function_in_the_process_goes_on_after_it_was_not_parked() {
+    let sim = Sim::new(SimConfig {
+        seed: 0,
+        event_log: false,
+    });
+    let function = sim.add_function(Profile::named("inside", mac(1)).ethernet());
+    let device = Arc::clone(&function) as Arc<dyn Device>;
+    let function = Function::in_process(device).expect("a function");
+    let node = Node::new(MlxProvider::open(function, config(1)).expect("bring-up"));
+    let (parking, objects) = node.written_out();
+    let (parking, error) = not_finished(parking);
+    assert!(error.contains("this process"), "{error}");
+    let cancelled = MlxProvider::cancel_parking(parking);
+    let mut node = objects.resume(cancelled.map_err(|(_, error)| error).expect("cancelled"));
+    let pd = node.provider.alloc_pd().expect("a PD");
+    node.provider.free_pd(pd).expect("freed");
+}
