@@ -21,9 +21,8 @@ pub(super) fn limits(hca: &Hca, joined: bool) -> Limits {
             .div_ceil(4)
             .max(if windows { window::BLOCKS.into() } else { 1 });
     let requests = device.qp_wqes.min(1 << 15) / blocks;
-    // QP1 has a key, a completion queue and a protection domain, and so has the network's Ethernet port.
-    let own = 1 + u32::from(joined);
-    let regions = device.mkeys.saturating_sub(own);
+    let own = own(joined);
+    let regions = keys(hca, joined);
     Limits {
         adapter_name: hca.name().to_owned(),
         vendor_name: "Mellanox Technologies".to_owned(),
@@ -53,6 +52,18 @@ pub(super) fn limits(hca: &Hca, joined: bool) -> Limits {
         mtu: hca.mtu(),
         ack_delay: device.ack_delay,
     }
+}
+
+/// Returns the number of keys that the provider has for itself. QP1 has a key, a completion queue and a protection
+/// domain, and so has the network's Ethernet port.
+const fn own(joined: bool) -> u32 {
+    if joined { 2 } else { 1 }
+}
+
+/// Returns the number of keys that regions and windows can have; `joined` is true if the function takes part in the
+/// network.
+pub(super) fn keys(hca: &Hca, joined: bool) -> u32 {
+    hca.caps().limits().mkeys.saturating_sub(own(joined))
 }
 
 /// Returns the number, at least one, of regions in a program's own memory that can exist at once. Each region needs one

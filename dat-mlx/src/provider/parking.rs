@@ -28,7 +28,7 @@ use dat_core::provider::{
     ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
-use driver::{DmaMemory, NamedFd};
+use driver::{Clock, DmaMemory, Instant, NamedFd, RealClock};
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::gsi::{Gsi, GsiSnapshot};
 use hw_mlx::qp::QpSnapshot;
@@ -55,6 +55,8 @@ pub struct ParkingProvider {
     stage: Option<Stage>,
     facts: Facts,
     written: Written,
+    /// Time at which the parking began, on the function's clock.
+    begun: Instant,
 }
 
 /// State of the provider besides QP1 and the network.
@@ -320,9 +322,11 @@ impl ParkProvider for MlxProvider {
             log_mads_dropped,
             resuming,
         } = self;
+        let begun = hca.now();
         match hca.begin_parking() {
             Ok(hca) => Ok(ParkingProvider {
                 hca: Some(hca),
+                begun,
                 stage: Some(Stage::Shared(common)),
                 facts: Facts {
                     max_regions: limits.max_regions,
@@ -428,7 +432,7 @@ impl ParkProvider for MlxProvider {
 
     fn cancel_parking(parking: ParkingProvider) -> Result<Self, (ParkingProvider, ProviderError)> {
         let (hca, tables, mut parking) = parking.written_out()?;
-        let checked = match Checked::new(&tables, hca.tables()) {
+        let checked = match Checked::new(&tables, hca.tables(), parking.begun) {
             Ok(checked) => checked,
             Err(error) => {
                 parking.hca = Some(hca);
@@ -456,7 +460,9 @@ impl ParkProvider for MlxProvider {
         handover: Vec<NamedFd>,
     ) -> Result<Self, (Vec<NamedFd>, ProviderError)> {
         let ProviderSnapshot { hca, tables } = snapshot;
-        let checked = match Checked::new(tables, &hca.tables) {
+        // The clock of a function that was parked is the system's.
+        let now = RealClock::new().now();
+        let checked = match Checked::new(tables, &hca.tables, now) {
             Ok(checked) => checked,
             Err(error) => return Err((handover, error.into_dat())),
         };

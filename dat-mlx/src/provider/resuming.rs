@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use dat_core::log_budget::LogBudget;
 use dat_core::provider::{ProviderEvent, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp};
 use dat_core::types::MemPrivFlags;
-use driver::{Clock, DmaBuffer, DmaMemory, Iova, RealClock};
+use driver::{DmaBuffer, DmaMemory, Instant, Iova};
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::ethernet::Object;
 use hw_mlx::gid::address_of;
@@ -32,7 +32,7 @@ use mlx_prm::{Opcode, QpState, Qpc, QueryMkeyIn, QueryQpIn};
 
 use super::counts::Registered;
 use super::leases::{Lease, Leases};
-use super::limits::limits;
+use super::limits::{keys, limits};
 use super::reach::Down;
 use super::snapshot::{DownSnapshot, ProviderTables, RegionSnapshot};
 use super::written::{count, own};
@@ -157,12 +157,17 @@ pub(super) struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
-    /// Checks the tables of a provider against those of its function. Sends no command.
+    /// Checks the tables of a provider against those of its function. No time in them is later than `now`, except of
+    /// what is due later. Sends no command.
     ///
     /// # Errors
     /// [`ResumeError::Snapshot`]: numbers are impossible, or contradict each other. [`ResumeError::Device`]: the system
     /// has no random numbers.
-    pub(super) fn new(tables: &'a ProviderTables, hca: &HcaTables) -> Result<Self, ResumeError> {
+    pub(super) fn new(
+        tables: &'a ProviderTables,
+        hca: &HcaTables,
+        now: Instant,
+    ) -> Result<Self, ResumeError> {
         let ProviderTables {
             // The device confirms it.
             gsi: _,
@@ -178,8 +183,6 @@ impl<'a> Checked<'a> {
             // It matters only until the port's next event.
             port_unsure: _,
         } = tables;
-        // The clock of a function that can be parked is the system's.
-        let now = RealClock::new().now();
         let number = *instances_made;
         let is_possible = (1..u32::MAX).contains(&number)
             && recent_variants.len() <= MAX_VARIANTS
@@ -238,7 +241,7 @@ impl<'a> Checked<'a> {
         let network = network.map(|it| it.resume(&mut hca)).transpose()?;
         let mut limits = limits(&hca, network.is_some());
         // Fewer mappings may be left than at the opening, but those that exist are the arena's.
-        limits.max_regions = tables.max_regions.min(hca.caps().limits().mkeys);
+        limits.max_regions = tables.max_regions.min(keys(&hca, network.is_some()));
         let common = SharedProvider {
             mads_dropped: gsi.dropped().clone(),
             network_counters: network.as_ref().map(|network| network.counters().clone()),
@@ -371,24 +374,26 @@ impl MlxProvider {
         outstanding_binds: u32,
         snapshot: &WindowSnapshot,
     ) -> Result<Window, ResumeError> {
-        self.resuming()?.check_pd("a memory window", pd)?;
-        // After 256 binds any of the keys can be the last one that the device has.
-        let binds = u8::try_from(outstanding_binds).unwrap_or(u8::MAX);
-        let window = Window::resume(&mut self.hca, snapshot, binds)?;
+        const TABLE: &str = "a memory window";
+        self.resuming()?.check_pd(TABLE, pd)?;
+        let index = snapshot.index;
+        if index > NUMBER_MASK {
+            return Err(refused(TABLE, format!("index {index:#x}")));
+        }
         let mut input = QueryMkeyIn::new();
-        // `Window::resume` has checked the number.
-        input.set_mkey_index(snapshot.index);
+        input.set_mkey_index(index);
         let answer = self.hca.exec(&input).map_err(MlxError::from)?;
         let devices = answer.memory_key_mkey_entry().pd();
-        if devices == pd {
-            return Ok(window);
+        if devices != pd {
+            return Err(ResumeError::Changed {
+                what: format!(
+                    "window {index:#x} is of protection domain {devices:#x}, and not {pd:#x}"
+                ),
+            });
         }
-        Err(ResumeError::Changed {
-            what: format!(
-                "window {:#x} is of protection domain {devices:#x}, and not {pd:#x}",
-                snapshot.index
-            ),
-        })
+        // After 256 binds any of the keys can be the last one that the device has.
+        let binds = u8::try_from(outstanding_binds).unwrap_or(u8::MAX);
+        Window::resume(&mut self.hca, snapshot, binds)
     }
 
     /// Makes a completion queue again. Its events are counted when the resumption is finished.

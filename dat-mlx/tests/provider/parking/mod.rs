@@ -7,6 +7,7 @@ mod changed;
 mod first;
 mod network;
 mod objects;
+mod random;
 mod refused;
 
 use std::net::IpAddr;
@@ -276,10 +277,19 @@ impl Node {
         }
     }
 
-    /// Posts a receive to the queue pair, or to its shared receive queue.
+    /// Posts the receive of a slot. Its cookie is the slot and 1,000.
     fn receive(&mut self, slot: u32) {
+        self.post_receive(slot, 1000 + u64::from(slot));
+    }
+
+    /// Posts the receive with a number, which is its cookie. Slots are used in turn.
+    fn receive_as(&mut self, number: u32) {
+        self.post_receive(number % SLOTS, number.into());
+    }
+
+    /// Posts a receive to the queue pair, or to its shared receive queue.
+    fn post_receive(&mut self, slot: u32, cookie: u64) {
         let segment = core::iter::once(self.segment(SLOTS + slot));
-        let cookie = 1000 + u64::from(slot);
         match &mut self.things.srq {
             Some(srq) => srq.post_recv(segment, cookie).expect("room"),
             None => self
@@ -290,14 +300,22 @@ impl Node {
         }
     }
 
+    /// Sends the message of a slot, whose cookie is the slot.
     fn send(&mut self, slot: u32) {
+        self.post_send(slot, slot.into(), &pattern(slot));
+    }
+
+    /// Sends the message with a number, which is its cookie. Slots are used in turn.
+    fn send_as(&mut self, number: u32) {
+        self.post_send(number % SLOTS, number.into(), &pattern(number % 97));
+    }
+
+    fn post_send(&mut self, slot: u32, cookie: u64, data: &[u8]) {
         let segment = core::iter::once(self.segment(slot));
-        self.write(slot, &pattern(slot));
-        let posted = self
-            .things
-            .qp
-            .post_request(RequestOp::Send, segment, slot.into(), REPORTED);
-        posted.expect("room");
+        self.write(slot, data);
+        let qp = &mut self.things.qp;
+        qp.post_request(RequestOp::Send, segment, cookie, REPORTED)
+            .expect("room");
     }
 
     fn write(&self, slot: u32, data: &[u8]) {

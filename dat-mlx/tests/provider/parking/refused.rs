@@ -188,7 +188,11 @@ fn a_function_in_the_process_goes_on_after_it_was_not_parked() {
     let function = sim.add_function(Profile::named("inside", mac(1)).ethernet());
     let device = Arc::clone(&function) as Arc<dyn Device>;
     let function = Function::in_process(device).expect("a function");
-    let node = Node::new(MlxProvider::open(function, config(1)).expect("bring-up"));
+    let config = ProviderConfig {
+        hca: config(1),
+        network: Participation::Required,
+    };
+    let node = Node::new(MlxProvider::open(function, config).expect("bring-up"));
     let (parking, objects) = node.written_out();
     let (parking, error) = not_finished(parking);
     assert!(error.contains("this process"), "{error}");
@@ -196,4 +200,11 @@ fn a_function_in_the_process_goes_on_after_it_was_not_parked() {
     let mut node = objects.resume(cancelled.map_err(|(_, error)| error).expect("cancelled"));
     let pd = node.provider.alloc_pd().expect("a PD");
     node.provider.free_pd(pd).expect("freed");
+    // Time goes on where it was: our addresses are announced within a few seconds.
+    let deadline = node.provider.now() + PATIENCE;
+    while let Some(due) = node.provider.next_timeout() {
+        assert!(due < deadline, "a timer at {due}");
+        node.provider.wait(due).expect("alive");
+        node.provider.progress();
+    }
 }
