@@ -1,16 +1,16 @@
-//! Snapshots that were changed: each number is compared with the others, with the device, or with what the caller knows.
+//! Snapshots that were changed: each number is compared with others, with the device, or with what the caller knows.
 
-use dat_core::provider::ProviderEvent;
-use dat_core::provider::{MadAddress, Qpn};
-use dat_mlx::{DownSnapshot, PendingMadSnapshot, ProviderTables};
+use dat_core::provider::{MadAddress, Path, ProviderEvent, Qpn};
+use dat_mlx::{DownSnapshot, NetworkSnapshot, PendingMadSnapshot};
 use driver::Instant;
+use hw_mlx::ethernet::Object;
 
 use super::*;
 
 /// A change of a provider's snapshot.
 type Change = fn(&mut ProviderSnapshot);
 
-fn network(snapshot: &mut ProviderSnapshot) -> &mut dat_mlx::NetworkSnapshot {
+fn network(snapshot: &mut ProviderSnapshot) -> &mut NetworkSnapshot {
     snapshot.tables.network.as_mut().expect("a network")
 }
 
@@ -51,9 +51,12 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
         }),
         ("protection domain", |it| {
             let objects = &network(it).ethernet.objects;
-            let pd = objects.iter().find_map(|object| match *object {
-                hw_mlx::ethernet::Object::Pd(pd) => Some(pd),
-                _ => None,
+            let pd = objects.iter().find_map(|object| {
+                if let Object::Pd(pd) = object {
+                    Some(*pd)
+                } else {
+                    None
+                }
             });
             it.tables.gsi.pd = pd.expect("a PD");
         }),
@@ -134,7 +137,14 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
 fn pending() -> PendingMadSnapshot {
     PendingMadSnapshot {
         to: MadAddress {
-            path: rdma_path(),
+            path: Path {
+                source_gid_index: 1,
+                gid: gid_of(address(2)),
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+                priority: 0,
+            },
             qpn: Qpn::GSI,
         },
         source: address(1),
@@ -142,40 +152,23 @@ fn pending() -> PendingMadSnapshot {
     }
 }
 
-fn rdma_path() -> dat_core::provider::Path {
-    dat_core::provider::Path {
-        source_gid_index: 1,
-        gid: gid_of(address(2)),
-        hop_limit: 64,
-        traffic_class: 0,
-        flow_label: 0,
-        priority: 0,
-    }
-}
-
 /// The device is compared after the function was taken over, so it is stopped then.
 #[test]
 fn qp1_and_a_port_that_the_device_does_not_confirm_are_refused() {
-    let changes: [(&str, fn(&mut ProviderTables)); 4] = [
-        ("QUERY_QP", |it| it.gsi.qpn += 1),
-        ("completion queue", |it| it.gsi.queue.cq.sequence ^= 1),
-        ("doorbell page", |it| {
-            it.network.as_mut().expect("a network").ethernet.uar = 4000;
+    let changes: [(&str, Change); 4] = [
+        ("QUERY_QP", |it| it.tables.gsi.qpn += 1),
+        ("completion queue", |it| {
+            it.tables.gsi.queue.cq.sequence ^= 1;
         }),
+        ("doorbell page", |it| network(it).ethernet.uar = 4000),
         ("a completion queue", |it| {
-            it.network
-                .as_mut()
-                .expect("a network")
-                .ethernet
-                .queue
-                .cq
-                .taken += 1;
+            network(it).ethernet.queue.cq.taken += 1;
         }),
     ];
     for (words, change) in changes {
         let world = World::new();
         let mut parked = Node::new(world.open_in_network(1, true)).park();
-        change(&mut parked.snapshot.tables);
+        change(&mut parked.snapshot);
         let resumed = MlxProvider::resume(&parked.snapshot, parked.descriptors);
         let (back, error) = resumed.expect_err(words);
         assert!(error.to_string().contains(words), "{words}: {error}");

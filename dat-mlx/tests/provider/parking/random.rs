@@ -35,7 +35,7 @@ impl Run {
         let mut random = Random::new(Some(seed)).expect("seeded");
         let first = world.open(1);
         let mut nodes = [
-            if random.number() % 2 == 0 {
+            if random.number().is_multiple_of(2) {
                 Node::new(first)
             } else {
                 Node::with_srq(first)
@@ -117,7 +117,7 @@ impl Run {
             mut random,
             text,
         } = self;
-        let cancels = random.number() % 3 == 0;
+        let cancels = random.number().is_multiple_of(3);
         let (parking, objects) = a.written_out();
         let parked = if cancels {
             Err(parking)
