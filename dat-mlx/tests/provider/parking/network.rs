@@ -46,18 +46,26 @@ fn received(providers: &mut [MlxProvider; 2], n: usize) -> (MadAddress, [u8; 256
 
 /// Parks the first provider, calls `meanwhile`, and resumes it.
 fn handed_over(
-    [a, b]: [MlxProvider; 2],
+    both: [MlxProvider; 2],
     meanwhile: impl FnOnce(&ProviderSnapshot, &mut MlxProvider),
 ) -> [MlxProvider; 2] {
-    let mut b = b;
+    let [mut a, b] = resumed(both, meanwhile);
+    a.finish_resuming().expect("all is there");
+    [a, b]
+}
+
+/// Does the same, without the end of the resumption.
+fn resumed(
+    [a, mut b]: [MlxProvider; 2],
+    meanwhile: impl FnOnce(&ProviderSnapshot, &mut MlxProvider),
+) -> [MlxProvider; 2] {
     let begun = a.begin_parking();
     let parking = begun.map_err(|(_, error)| error).expect("quiet");
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
     meanwhile(&snapshot, &mut b);
     let resumed = MlxProvider::resume(&snapshot, descriptors);
-    let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
-    a.finish_resuming().expect("all is there");
+    let a = resumed.map_err(|(_, error)| error).expect("resumed");
     [a, b]
 }
 
@@ -110,7 +118,9 @@ fn a_datagram_that_waits_for_a_mac_is_sent_after_the_resumption() {
     let [mut a, b] = both;
     world.stop_time();
     a.send_mad(&peer, &mad(5)).expect("it waits");
-    let mut both = handed_over([a, b], |snapshot, b| {
+    a.progress();
+    let counters = a.opened().counters().expect("open").network;
+    let mut both = resumed([a, b], |snapshot, b| {
         let network = snapshot.tables.network.as_ref().expect("a network");
         assert_eq!((network.outgoing.len(), network.incoming.len()), (1, 0));
         assert_eq!(*network.outgoing[0].mad, mad(5));
@@ -121,9 +131,14 @@ fn a_datagram_that_waits_for_a_mac_is_sent_after_the_resumption() {
             b.wait(b.now() + 1_000_000).expect("alive");
         }
     });
+    // Nothing is sent before the resumption is finished.
+    both[0].progress();
+    assert_eq!(both[0].opened().counters().expect("open").network, counters);
+    both[0].finish_resuming().expect("all is there");
     let (from, bytes) = received(&mut both, 1);
     assert_eq!(bytes, mad(5));
     assert_eq!(both[1].poll_mad(), None);
+    assert_ne!(both[0].opened().counters().expect("open").network, counters);
     both[1].send_mad(&from, &mad(6)).expect("known");
     assert_eq!(received(&mut both, 0).1, mad(6));
     drop(both);
