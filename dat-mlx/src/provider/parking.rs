@@ -28,7 +28,7 @@ use dat_core::provider::{
     ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
-use driver::{Clock, DmaMemory, Instant, NamedFd, RealClock};
+use driver::{ClaimError, Clock, DmaMemory, Instant, NamedFd, RealClock};
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::gsi::{Gsi, GsiSnapshot};
 use hw_mlx::qp::QpSnapshot;
@@ -37,7 +37,6 @@ use hw_mlx::window::{Window, WindowSnapshot};
 use hw_mlx::{Hca, NotCancelled, NotParked, ParkError, ParkingHca};
 
 use super::errors::{DriverError, ForDat};
-use super::leases::Leases;
 use super::reach::Down;
 use super::resuming::Checked;
 use super::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
@@ -281,15 +280,26 @@ impl ParkProvider for MlxProvider {
                 memory.address()
             )));
         }
-        let arena = self.hca.arena().snapshot();
-        let arena = arena.map_err(|error| ProviderError::Device(error.to_string()))?;
-        if Leases::of(&arena).around(place.0, place.1).is_none() {
-            return Err(ProviderError::Foreign(format!(
-                "the memory at {:#x} is not of the arena of {ours}, with which it is handed over: use memory of that arena instead",
-                memory.address()
-            )));
+        if self.resuming.is_some() {
+            // Memory of the arena may have no owner yet, and a claim would succeed.
+            return Err(ParkError::Unfinished.into_dat());
         }
-        Ok(())
+        // A claim of memory that has an owner is refused, and the reason says whether it is the arena's.
+        let arena = self.hca.arena();
+        match arena.claim(memory.iova(), memory.len()) {
+            Err(
+                ClaimError::NotInUse { .. }
+                | ClaimError::Length { .. }
+                | ClaimError::Claimed { .. },
+            ) => return Ok(()),
+            Err(ClaimError::Outside { .. }) => {}
+            // The region uses the memory.
+            Ok(claimed) => arena.downgrade().keep(claimed),
+        }
+        Err(ProviderError::Foreign(format!(
+            "the memory at {:#x} is not of the arena of {ours}, with which it is handed over: use memory of that arena instead",
+            memory.address()
+        )))
     }
 
     fn begin_parking(mut self) -> Result<ParkingProvider, (Self, ProviderError)> {

@@ -56,15 +56,23 @@ fn a_resumption_is_finished_before_the_next_parking() {
         error.to_string().contains("0 protection domains of 1"),
         "{error}"
     );
-    provider.resume_pd(&objects.pd).expect("resumed");
+    let pd = provider.resume_pd(&objects.pd).expect("resumed");
+    let resumed = provider.resume_region(pd, ALL, &objects.regions[0]);
+    let (registration, memory) = resumed.expect("resumed");
+    let error = provider.can_park_region(&registration.region, &memory);
+    let error = error.expect_err("the resumption is not finished");
+    assert!(
+        error.to_string().contains("was not all claimed yet"),
+        "{error}"
+    );
     let error = provider.finish_resuming().expect_err("objects are missing");
-    assert!(error.to_string().contains("mkey 3, CQ 1, QP 1"), "{error}");
+    assert!(error.to_string().contains("mkey 2, CQ 1, QP 1"), "{error}");
     let error = provider.resume_pd(&objects.pd).expect_err("it is there");
     assert!(
         error.to_string().contains("has an owner already"),
         "{error}"
     );
-    drop((provider, world.open(2)));
+    drop((registration, memory, provider, world.open(2)));
     world.finish();
 }
 
