@@ -10,6 +10,8 @@
 //! instances listen there, the one with the fewest connections gets it. If that one cannot take it, another one gets
 //! it.
 
+mod parking;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -7,6 +7,16 @@
 
 use slotmap::Key;
 
+/// A handle of one kind of object.
+pub(crate) trait Handle: Copy + core::fmt::Debug {
+    /// Key of the object in its table.
+    type Key: Key;
+    /// Makes the handle of an object of an IA.
+    fn new(key: Self::Key, ia: u32) -> Self;
+    /// Returns the key of the object if it is one of this IA.
+    fn of(self, ia: u32) -> Option<Self::Key>;
+}
+
 macro_rules! handles {
     ($($(#[$meta:meta])* $handle:ident over $key:ident;)*) => {
         slotmap::new_key_type! {
@@ -36,6 +46,18 @@ macro_rules! handles {
                 pub fn from_raw(key: u64, ia: u32) -> Self {
                     let key = slotmap::KeyData::from_ffi(key).into();
                     Self { key, ia }
+                }
+            }
+
+            impl Handle for $handle {
+                type Key = $key;
+
+                fn new(key: $key, ia: u32) -> Self {
+                    Self { key, ia }
+                }
+
+                fn of(self, ia: u32) -> Option<$key> {
+                    (self.ia == ia).then_some(self.key)
                 }
             }
 
@@ -131,6 +153,15 @@ macro_rules! any_handle {
                     Self::Ia => HandleType::Ia,
                     $(Self::$variant(_) => HandleType::$variant,)*
                 }
+            }
+
+            /// Returns a number by which handles of one IA can be sorted.
+            pub(crate) fn order(self) -> (u32, u64) {
+                let key = match self {
+                    Self::Ia => 0,
+                    $(Self::$variant(handle) => handle.to_raw().0,)*
+                };
+                (self.handle_type() as u32, key) // CAST: the numbers of the header.
             }
         }
     };

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //! | [`provider`] | the interface to the device |
+//! | [`snapshot`] | a parked instance, which is plain data |
 //! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | arguments and results |
 //! | `handle`, `slots`, `table` | handles of objects, and their look-up |
 //!
@@ -44,6 +45,7 @@ pub mod provider;
 mod refusal;
 mod round_robin;
 mod slots;
+pub mod snapshot;
 pub mod stats;
 mod table;
 #[cfg(test)]
@@ -52,7 +54,7 @@ pub mod types;
 
 pub use address::{Address, Echo, Vlan};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
-pub use error::parking::ResumeError;
+pub use error::parking::{ParkError, ResumeError};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, DtoDetail,
@@ -79,7 +81,9 @@ pub use ia::call::rmr::{RmrBinding, RmrParam};
 pub use ia::call::rsp::RspParam;
 pub use ia::call::srq::{SrqAttr, SrqParam};
 pub use ia::instance::{Ia, IaConfig, IaParam, Opened, TransportConfig};
+pub use ia::parking::{NotParked, NotResumed};
 pub use object::cno::Agent;
+pub use object::cr::Peer;
 pub use object::ep::attr::EpAttr;
 pub use object::ep::cause::EndCause;
 pub use object::ep::evds::EpEvds;
@@ -104,7 +108,9 @@ pub mod ep {
     pub use crate::ia::call::ep::holding::EpRecvParam;
     pub use crate::ia::call::ep::modify::EpChange;
     pub use crate::ia::call::ep::{EpParam, EpStatus};
-    pub use crate::object::ep::{DRAIN_TIMEOUT, attr, cause, evds, state, transport};
+    pub use crate::object::ep::{
+        DRAIN_TIMEOUT, Ends, Watermarks, attr, cause, evds, state, transport,
+    };
 }
 
 /// Event dispatchers: their mode, and results of calls.

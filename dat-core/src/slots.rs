@@ -17,6 +17,8 @@ use core::ops::{Index, IndexMut};
 use slotmap::{Key, KeyData};
 use std::collections::VecDeque;
 
+use crate::table::TableError;
+
 /// A value that can be stored in a table. The value holds its own name, among its first fields. Only the table can make
 /// such names, so no other code can replace a value in the table.
 pub(crate) trait Resident<K> {
@@ -75,6 +77,52 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         }
     }
 
+    /// Makes a table of values and of the keys of empty slots, as [`Slots::drain`] and [`Slots::free`] return them.
+    ///
+    /// # Errors
+    /// The first key that contradicts the others, or that no table gives out.
+    pub(crate) fn resume(
+        ia: u32,
+        values: impl ExactSizeIterator<Item = (K, T)>,
+        free: &[K],
+    ) -> Result<Self, TableError<K>> {
+        let mut table = Self::new(ia);
+        let count = values.len() + free.len();
+        table.slots.resize_with(count, T::vacant);
+        let mut seen = vec![false; count];
+        let mut slot_of = |key: K| {
+            let (index, generation) = parts(key);
+            let place = index as usize; // CAST: widening.
+            let is_seen = seen.get_mut(place).filter(|_| generation >= FIRST);
+            match is_seen.map(|seen| core::mem::replace(seen, true)) {
+                None => Err(TableError::Index(key)),
+                Some(true) => Err(TableError::Repeated(key)),
+                Some(false) => Ok((index, generation)),
+            }
+        };
+        for (key, mut value) in values {
+            let (index, generation) = slot_of(key)?;
+            let tag = tag(generation, ia);
+            *value.name() = Name { tag, key };
+            table.slots[index as usize] = value;
+        }
+        for &key in free {
+            table.free.push_back(slot_of(key)?);
+        }
+        Ok(table)
+    }
+
+    /// Returns the keys of the next values of the empty slots. The first one is taken first.
+    pub(crate) fn free(&self) -> impl Iterator<Item = K> {
+        self.free.iter().map(|&(index, next)| key_of(index, next))
+    }
+
+    /// Removes and returns all values, each with its key, by index. The table is not used afterwards.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (K, T)> {
+        let slots = self.slots.drain(..).map(|slot| (slot.named().key, slot));
+        slots.filter(|(key, _)| !key.is_null())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -86,7 +134,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
             let index = u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 slots");
             (index, FIRST)
         });
-        let key = KeyData::from_ffi(u64::from(generation) << 32 | u64::from(index)).into();
+        let key = key_of(index, generation);
         let tag = tag(generation, self.ia);
         *value.name() = Name { tag, key };
         self.slots[index as usize] = value;
@@ -169,6 +217,11 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.iter().map(|(_, value)| value)
     }
+}
+
+/// Makes a key of an index and an odd generation.
+fn key_of<K: Key>(index: u32, generation: u32) -> K {
+    KeyData::from_ffi(u64::from(generation) << 32 | u64::from(index)).into()
 }
 
 /// Splits a key into index and generation.
@@ -332,6 +385,55 @@ mod tests {
         assert_eq!(numbers(slots.two_mut(first, first)), None);
         slots.remove(other);
         assert_eq!(numbers(slots.two_mut(first, other)), None);
+    }
+
+    /// The keys of drawn calls are those of a table that is written out and read in before each call.
+    #[test]
+    fn keys_stay_when_the_table_is_written_out_and_read_in() {
+        let (mut table, mut same) = (Slots::<EpKey, One>::new(7), Slots::<EpKey, One>::new(7));
+        let (mut random, mut keys) = (7_u32, Vec::new());
+        for step in 0..1_000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if (random >> 16) % 5 < 3 || keys.is_empty() {
+                let key = table.insert(one(step));
+                assert_eq!(same.insert(one(step)), key);
+                keys.push(key);
+            } else {
+                let key = keys[(random >> 20) as usize % keys.len()];
+                let gone = [table.remove(key), same.remove(key)];
+                let [gone, other] = gone.map(|one| one.map(|one| one.0));
+                assert_eq!(gone, other);
+            }
+            let free: Vec<EpKey> = table.free().collect();
+            let values: Vec<_> = table.drain().collect();
+            table = Slots::resume(7, values.into_iter(), &free).expect("a table");
+            for &key in &keys {
+                assert_eq!(number(table.get(key)), number(same.get(key)));
+                let [table, same] = [&mut table, &mut same];
+                assert_eq!(
+                    number_mut(table.named_mut(key, 7)),
+                    number_mut(same.named_mut(key, 7))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_contradict_each_other_are_refused() {
+        let key = key_of::<EpKey>;
+        let resume = |values: &[EpKey], free: &[EpKey]| {
+            let values: Vec<_> = values.iter().map(|key| (*key, one(0))).collect();
+            Slots::resume(7, values.into_iter(), free).map(drop)
+        };
+        assert_eq!(resume(&[key(1, 3)], &[key(0, 5)]), Ok(()));
+        let index = |key| Err(TableError::Index(key));
+        assert_eq!(resume(&[key(1, 3)], &[]), index(key(1, 3)));
+        assert_eq!(resume(&[key(0, 1)], &[]), index(key(0, 1)));
+        assert_eq!(resume(&[EpKey::null()], &[]), index(EpKey::null()));
+        assert_eq!(resume(&[], &[key(0, 1)]), index(key(0, 1)));
+        let repeated = |key| Err(TableError::Repeated(key));
+        assert_eq!(resume(&[key(0, 3), key(0, 5)], &[]), repeated(key(0, 5)));
+        assert_eq!(resume(&[key(0, 3)], &[key(0, 5)]), repeated(key(0, 5)));
     }
 
     #[test]

@@ -67,7 +67,19 @@ impl Failures {
     /// Returns the number of all DTOs and binds that did not succeed.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().fold(0, |all, one| all.saturating_add(*one))
+    }
+
+    /// Returns all numbers, in the order of the statuses' own numbers; the first one is 0, for success.
+    #[must_use]
+    pub const fn to_raw(&self) -> [u64; STATUSES.len()] {
+        self.0
+    }
+
+    /// Makes the counters again from the numbers of `to_raw`.
+    #[must_use]
+    pub const fn from_raw(numbers: [u64; STATUSES.len()]) -> Self {
+        Self(numbers)
     }
 
     const fn count(&mut self, status: DtoStatus) {
@@ -78,7 +90,7 @@ impl Failures {
 
     fn add(&mut self, more: &Self) {
         for (all, one) in self.0.iter_mut().zip(more.0) {
-            *all += one;
+            *all = all.saturating_add(one);
         }
     }
 }
@@ -134,16 +146,17 @@ impl EpStats {
 
     /// Adds the counters of another endpoint.
     fn add(&mut self, more: &Self) {
-        self.requests += more.requests;
-        self.request_bytes += more.request_bytes;
-        self.doorbells += more.doorbells;
+        let add = |all: &mut u64, one| *all = all.saturating_add(one);
+        add(&mut self.requests, more.requests);
+        add(&mut self.request_bytes, more.request_bytes);
+        add(&mut self.doorbells, more.doorbells);
         self.requests_failed.add(&more.requests_failed);
-        self.recvs += more.recvs;
-        self.received_bytes += more.received_bytes;
+        add(&mut self.recvs, more.recvs);
+        add(&mut self.received_bytes, more.received_bytes);
         self.recvs_failed.add(&more.recvs_failed);
-        self.full += more.full;
-        self.requests_outstanding += more.requests_outstanding;
-        self.recvs_outstanding += more.recvs_outstanding;
+        add(&mut self.full, more.full);
+        add(&mut self.requests_outstanding, more.requests_outstanding);
+        add(&mut self.recvs_outstanding, more.recvs_outstanding);
     }
 }
 
@@ -252,19 +265,22 @@ impl IaStats {
 }
 
 /// Counters of an endpoint in addition to those of its queue pair.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Counts {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
     /// Sums of the counters of the endpoint's former queue pairs.
-    before: QueuePairCounts,
-    requests_failed: Failures,
-    recvs_failed: Failures,
+    pub before: QueuePairCounts,
+    /// Number of requests that failed or were flushed, by status.
+    pub requests_failed: Failures,
+    /// Number of receives that failed or were flushed, by status.
+    pub recvs_failed: Failures,
     /// Number of bytes that arrived in buffers of an SRQ.
-    shared_bytes: u64,
-    /// Number of requests that rang no doorbell of their own. `own` is the number of requests that the library posted
-    /// for itself.
-    unrung: u64,
-    own: u64,
-    full: u64,
+    pub shared_bytes: u64,
+    /// Number of requests that rang no doorbell of their own.
+    pub unrung: u64,
+    /// Number of requests that the library posted for itself.
+    pub own: u64,
+    /// Number of posts that were refused because the queue was full.
+    pub full: u64,
 }
 
 impl Counts {
@@ -310,10 +326,10 @@ impl Counts {
     fn with(&self, now: &QueuePairCounts) -> QueuePairCounts {
         let before = &self.before;
         QueuePairCounts {
-            requests: before.requests + now.requests,
-            request_bytes: before.request_bytes + now.request_bytes,
-            recvs: before.recvs + now.recvs,
-            received_bytes: before.received_bytes + now.received_bytes,
+            requests: before.requests.saturating_add(now.requests),
+            request_bytes: before.request_bytes.saturating_add(now.request_bytes),
+            recvs: before.recvs.saturating_add(now.recvs),
+            received_bytes: before.received_bytes.saturating_add(now.received_bytes),
         }
     }
 
@@ -326,7 +342,7 @@ impl Counts {
             doorbells: posted.requests - self.unrung,
             requests_failed: self.requests_failed,
             recvs: posted.recvs,
-            received_bytes: posted.received_bytes + self.shared_bytes,
+            received_bytes: posted.received_bytes.saturating_add(self.shared_bytes),
             recvs_failed: self.recvs_failed,
             full: self.full,
             requests_outstanding: qp.map_or(0, |qp| qp.requests_outstanding().into()),
@@ -340,6 +356,16 @@ impl Counts {
 pub(crate) struct Ended(EpStats);
 
 impl Ended {
+    /// Returns the sums.
+    pub(crate) const fn sums(&self) -> EpStats {
+        self.0
+    }
+
+    /// Makes the sums again.
+    pub(crate) const fn of(sums: EpStats) -> Self {
+        Self(sums)
+    }
+
     pub(crate) fn ep(&mut self, last: &EpStats) {
         let ended = EpStats {
             requests_outstanding: 0,

@@ -77,13 +77,18 @@ impl<K: Key, V> Table<K, V> {
         &self.free
     }
 
+    /// Returns the key that the next inserted value gets.
+    pub(crate) fn next_key(&self) -> K {
+        let index = self.slots.len() as u64 + 1;
+        let new = || KeyData::from_ffi(u64::from(FIRST) << 32 | index).into();
+        self.free.last().copied().unwrap_or_else(new)
+    }
+
     pub(crate) fn insert(&mut self, value: V) -> K {
-        let key = self.free.pop().unwrap_or_else(|| {
-            let index = self.slots.len() as u64 + 1;
-            let key = KeyData::from_ffi(u64::from(FIRST) << 32 | index).into();
+        let key = self.next_key();
+        if self.free.pop().is_none() {
             self.slots.push((key, None));
-            key
-        });
+        }
         // PANIC: keys of empty slots are of slots of this table.
         self.slots[place_of(key).expect("a slot")].1 = Some(value);
         key
@@ -111,6 +116,12 @@ impl<K: Key, V> Table<K, V> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         let slots = self.slots.iter();
         slots.filter_map(|(key, value)| Some((*key, value.as_ref()?)))
+    }
+
+    /// Removes and returns all values, each with its key, by the index of the slot. The table is not used afterwards.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (K, V)> {
+        let slots = self.slots.drain(..);
+        slots.filter_map(|(key, value)| Some((key, value?)))
     }
 
     /// Returns the keys, by the index of the slot.
@@ -202,7 +213,9 @@ mod tests {
         for step in 0..2_000 {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             if (random >> 16) % 5 < 3 || keys.is_empty() {
+                let next = table.next_key();
                 let key = table.insert(step);
+                assert_eq!(key, next);
                 assert_eq!(key, slots.insert(step));
                 keys.push(key);
             } else {

@@ -457,6 +457,11 @@ impl Cm {
         self.outbox.is_empty()
     }
 
+    /// Returns whether [`Cm::poll_event`] would return an event.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Returns the next event for the consumer.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()

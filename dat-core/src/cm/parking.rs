@@ -46,7 +46,7 @@ use super::timers::Kind;
 use super::wire::Message;
 use crate::error::parking::ResumeError;
 use crate::provider::Nanos;
-use crate::table::{Table, TableError};
+use crate::table::Table;
 use events::check_events;
 
 /// Name of the list of accepted requests in errors.
@@ -120,7 +120,7 @@ impl Cm {
         let listeners = snapshot.listeners.iter();
         let listeners = listeners.map(|one| (one.id, one.service_id));
         self.listeners = Table::resume(listeners, &snapshot.free_listeners)
-            .map_err(|error| of_table("listeners", error))?;
+            .map_err(|error| ResumeError::of_table("listeners", error))?;
         for &ListenerSnapshot { id, service_id } in &snapshot.listeners {
             if let Some(other) = self.by_service.insert(service_id, id) {
                 let what = format!("{other:?} and {id:?} listen at {service_id:#x}");
@@ -144,7 +144,7 @@ impl Cm {
             conns.push((one.id, conn));
         }
         self.conns = Table::resume(conns.into_iter(), &snapshot.free_conns)
-            .map_err(|error| of_table("connections", error))?;
+            .map_err(|error| ResumeError::of_table("connections", error))?;
         for one in &snapshot.conns {
             // PANIC: the table was made of these connections.
             let conn = self.conns.get_mut(one.id).expect("a connection");
@@ -249,15 +249,6 @@ fn index<K: Ord>(
             Err(ResumeError::snapshot("connections", what))
         }
     }
-}
-
-/// Returns the error for keys that are not those of a table.
-fn of_table<K: core::fmt::Debug>(table: &'static str, error: TableError<K>) -> ResumeError {
-    let what = match error {
-        TableError::Index(key) => format!("{key:?} names no slot"),
-        TableError::Repeated(key) => format!("the slot of {key:?} is there twice"),
-    };
-    ResumeError::snapshot(table, what)
 }
 
 /// Returns the error for a list that does not have exactly the connections that belong in it, once each.

@@ -1,7 +1,69 @@
-//! Errors of state that is read in from a snapshot.
+//! Errors of state that is written out as a snapshot, and of state that is read in from one.
 
 use super::range::first_out_of_range;
-use crate::provider::Nanos;
+use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
+use crate::provider::{Nanos, ProviderError};
+use crate::table::TableError;
+
+/// Reason why an instance was not parked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParkError {
+    /// The adapter has other instances. The function is parked with one instance.
+    #[error("the adapter has {count} instances: all but one are closed before it is parked")]
+    Instances {
+        /// Number of instances, including this one.
+        count: usize,
+    },
+    /// The device is dead.
+    #[error("the device is dead")]
+    Dead,
+    /// The system has requested the device's release.
+    #[error("the system wants the device back")]
+    Requested,
+    /// The instance is being closed.
+    #[error("the instance is being closed")]
+    Closing,
+    /// A thread waits on an EVD.
+    #[error("a thread waits on {evd:?}")]
+    EvdWaiter {
+        /// The EVD.
+        evd: EvdHandle,
+    },
+    /// A thread waits on a CNO.
+    #[error("a thread waits on {cno:?}")]
+    CnoWaiter {
+        /// The CNO.
+        cno: CnoHandle,
+    },
+    /// A CNO has an agent, which is a function of the program.
+    #[error("{cno:?} has an agent: the program removes it, and sets it again after the resumption")]
+    Agent {
+        /// The CNO.
+        cno: CnoHandle,
+    },
+    /// The adapter has watchers, which are functions of the program and stay until the adapter is closed.
+    #[error("the adapter has {count} watchers of events")]
+    Watchers {
+        /// Number of watchers.
+        count: usize,
+    },
+    /// The recorder has a keeper, which is a function of the program.
+    #[error("the recorder has a keeper: the program stops the recorder")]
+    Keeper,
+    /// Another process cannot have the memory of a region.
+    #[error("the memory of {lmr:?} cannot be parked: {error}")]
+    Region {
+        /// The region. The program may have freed it while a window still uses it.
+        lmr: LmrHandle,
+        /// The provider's reason.
+        #[source]
+        error: ProviderError,
+    },
+    /// The provider cannot be parked.
+    #[error("the provider cannot be parked: {0}")]
+    Provider(#[source] ProviderError),
+}
 
 /// Reason why state was not resumed from a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +96,20 @@ pub enum ResumeError {
         /// The values.
         what: String,
     },
+    /// The device's object, or its memory, is not as the snapshot says.
+    #[error("snapshot of {table}: {error}")]
+    Device {
+        /// The object that the provider could not make again.
+        table: String,
+        /// The provider's reason.
+        error: String,
+    },
+    /// An IA of this process has the number that is in all handles of the parked IA.
+    #[error("this process has an IA with number {number}, which the parked IA has, too")]
+    Number {
+        /// The number.
+        number: u32,
+    },
 }
 
 impl ResumeError {
@@ -41,6 +117,21 @@ impl ResumeError {
     pub(crate) fn snapshot(table: impl ToString, what: impl Into<String>) -> Self {
         let (table, what) = (table.to_string(), what.into());
         Self::Snapshot { table, what }
+    }
+
+    /// Returns the error for keys that are not those of a table.
+    pub(crate) fn of_table<K: core::fmt::Debug>(table: &'static str, error: TableError<K>) -> Self {
+        let what = match error {
+            TableError::Index(key) => format!("{key:?} names no slot"),
+            TableError::Repeated(key) => format!("the slot of {key:?} is there twice"),
+        };
+        Self::snapshot(table, what)
+    }
+
+    /// Returns the error for an object that the provider could not make again.
+    pub(crate) fn device(table: impl ToString, error: &ProviderError) -> Self {
+        let (table, error) = (table.to_string(), error.to_string());
+        Self::Device { table, error }
     }
 
     /// Checks numbers: name, value, limit. The name of the table is made only for the error.

@@ -23,6 +23,7 @@ use crate::ia::health::Health;
 use crate::ia::keep_alive::KeepAlives;
 use crate::ia::latencies::Latencies;
 use crate::ia::log::Log;
+use crate::ia::number::IaNumber;
 use crate::ia::regions::Regions;
 use crate::ia::watched_evds::WatchedEvds;
 use crate::object::cno::Cno;
@@ -38,15 +39,13 @@ use crate::object::rsp::Rsp;
 use crate::object::service_point::ServicePoint;
 use crate::object::srq::Srq;
 use crate::object::view::{InstanceView, Question, Wanted, Watcher};
-use crate::provider::{Nanos, Provider};
+use crate::provider::{Limits, Nanos, Provider};
 use crate::round_robin::RoundRobin;
 use crate::slots::Slots;
 use crate::stats::Ended;
 use crate::table::Table;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
-use slotmap::SlotMap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
@@ -154,13 +153,16 @@ pub struct Ia<P: Provider> {
     /// Table of endpoints. A completion names its endpoint by the table index alone.
     pub(in crate::ia) eps: Slots<EpKey, Ep<P>>,
     pub(in crate::ia) evds: Slots<EvdKey, Evd<P>>,
-    pub(in crate::ia) srqs: SlotMap<SrqKey, Srq<P>>,
+    pub(in crate::ia) srqs: Table<SrqKey, Srq<P>>,
     // Other fields.
+    /// Keeps `id` from being the number of another IA.
+    #[expect(dead_code, reason = "the number is free again when it is dropped")]
+    pub(in crate::ia) number: IaNumber,
     pub(in crate::ia) provider: ProviderSlot<P>,
     pub(in crate::ia) pzs: Table<PzKey, Pz<P>>,
     /// RMRs that a peer may invalidate, by the RMR context of the last posted bind.
     pub(in crate::ia) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
-    pub(in crate::ia) rmrs: SlotMap<RmrKey, Rmr<P>>,
+    pub(in crate::ia) rmrs: Table<RmrKey, Rmr<P>>,
     pub(in crate::ia) psps: Table<PspKey, Psp>,
     pub(in crate::ia) rsps: Table<RspKey, Rsp>,
     pub(in crate::ia) cnos: Table<CnoKey, Cno>,
@@ -192,7 +194,7 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) async_evds: Vec<EvdKey>,
     pub(in crate::ia) config: IaConfig,
     pub(in crate::ia) attr: IaAttr,
-    provider_attr: ProviderAttr,
+    pub(in crate::ia) provider_attr: ProviderAttr,
     /// True if the last poll for datagrams stopped at its limit.
     pub(in crate::ia) more_datagrams: bool,
     pub(in crate::ia) health: Health,
@@ -214,30 +216,13 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) ended_completions: u64,
 }
 
-/// Number of the next IA, from 1.
-static NEXT_IA: AtomicU32 = AtomicU32::new(1);
-
 impl<P: Provider> Ia<P> {
     /// Opens an IA over an opened device, with its own asynchronous EVD.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: an asynchronous EVD of length 0.
     pub fn open(provider: P, config: IaConfig) -> DatResult<Self> {
-        let limits = provider.limits();
-        let [.., a, b, c, d, e, f, g, h] = limits.gid;
-        let usual = cm::Config::default();
-        let endpoints = usize::try_from(limits.max_qps).unwrap_or(usize::MAX);
-        let adapter = Adapter::new(cm::Config {
-            // One connection for each endpoint, and the same number again for ended connections whose peers may still
-            // send messages.
-            max_connections: usual.max_connections.max(endpoints.saturating_mul(2)),
-            // The interface identifier of a link-local GID is derived from the port's EUI-64, with one bit inverted
-            // (RFC 4291, appendix A). The port's GUID is that EUI-64, so the bit is inverted back.
-            local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
-            max_mtu: limits.mtu,
-            ack_delay: limits.ack_delay,
-            ..usual
-        });
+        let adapter = Adapter::new(cm_config(provider.limits()));
         Self::on(Arc::new(adapter), provider, config)
     }
 
@@ -258,24 +243,36 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::parameter(Subtype::Arg2, "async_evd_min_qlen")
                 .because("an EVD holds at least one event"));
         }
+        let mut ia = Self::without_objects(adapter, provider, config, IaNumber::next());
+        let async_evd = Evd::asynchronous(config.async_evd_min_qlen);
+        ia.async_evd = ia.evds.insert(async_evd);
+        ia.observe_as_configured();
+        Ok(ia)
+    }
+
+    /// Makes an instance that has no objects, and not even an asynchronous EVD, which the caller makes.
+    pub(in crate::ia) fn without_objects(
+        adapter: Arc<Adapter>,
+        provider: P,
+        config: IaConfig,
+        number: IaNumber,
+    ) -> Self {
         let attr = IaAttr::from_limits(provider.limits());
-        let id = NEXT_IA.fetch_add(1, Ordering::Relaxed);
-        let mut evds = Slots::new(id);
-        let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
+        let id = number.get();
         let mut state = adapter.lock();
         let (instance_index, port_ups) = state.add_instance(id, provider.waker());
-        let measured = state.is_measured();
         drop(state);
-        let mut ia = Self {
+        Self {
             id,
             regions: Regions::new(),
             eps: Slots::new(id),
-            evds,
-            srqs: SlotMap::with_key(),
+            evds: Slots::new(id),
+            srqs: Table::new(),
+            number,
             provider: ProviderSlot(Some(provider)),
             pzs: Table::new(),
             rmrs_invalidatable: BTreeMap::new(),
-            rmrs: SlotMap::with_key(),
+            rmrs: Table::new(),
             psps: Table::new(),
             rsps: Table::new(),
             cnos: Table::new(),
@@ -294,7 +291,7 @@ impl<P: Provider> Ia<P> {
             marked: RoundRobin::new(),
             // Large enough that a post that polls a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
-            async_evd,
+            async_evd: EvdKey::default(),
             async_evds: Vec::new(),
             config,
             attr,
@@ -309,14 +306,18 @@ impl<P: Provider> Ia<P> {
             may_sleep: false,
             ended: Ended::default(),
             ended_completions: 0,
-        };
-        if config.recorder {
-            ia.recorder_start();
         }
-        if measured {
-            ia.measure(true);
+    }
+
+    /// Starts the recorder and the measurements of a new instance, if they are to run from the beginning.
+    pub(in crate::ia) fn observe_as_configured(&mut self) {
+        if self.config.recorder {
+            self.recorder_start();
         }
-        Ok(ia)
+        let is_measured = self.adapter.lock().is_measured();
+        if is_measured {
+            self.measure(true);
+        }
     }
 
     /// Returns the asynchronous EVD, and the attributes of the adapter and of the provider (`dat_ia_query`).
@@ -365,6 +366,24 @@ impl<P: Provider> Ia<P> {
     #[doc(hidden)] // for facades and tools that know the provider
     pub fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
+    }
+}
+
+/// Returns the configuration of the connection manager of an adapter.
+pub(in crate::ia) fn cm_config(limits: &Limits) -> cm::Config {
+    let [.., a, b, c, d, e, f, g, h] = limits.gid;
+    let usual = cm::Config::default();
+    let endpoints = usize::try_from(limits.max_qps).unwrap_or(usize::MAX);
+    cm::Config {
+        // One connection for each endpoint, and the same number again for ended connections whose peers may still send
+        // messages.
+        max_connections: usual.max_connections.max(endpoints.saturating_mul(2)),
+        // The interface identifier of a link-local GID is derived from the port's EUI-64, with one bit inverted
+        // (RFC 4291, appendix A). The port's GUID is that EUI-64, so the bit is inverted back.
+        local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
+        max_mtu: limits.mtu,
+        ack_delay: limits.ack_delay,
+        ..usual
     }
 }
 
@@ -432,6 +451,11 @@ impl<P> ProviderSlot<P> {
     /// Returns whether the IA is open.
     pub(in crate::ia) const fn is_open(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Puts a provider back that was removed.
+    pub(in crate::ia) fn put_back(&mut self, provider: P) {
+        self.0 = Some(provider);
     }
 
     /// Removes and returns the provider, which closes the IA.

@@ -38,6 +38,11 @@ impl KeepAlives {
         self.evds.get(&evd).copied().unwrap_or(0)
     }
 
+    /// Returns whether a check of an endpoint is scheduled at a time.
+    pub(in crate::ia) fn contains(&self, at: Nanos, key: EpKey) -> bool {
+        self.checks.contains(&(at, key))
+    }
+
     /// Schedules an endpoint's next check.
     pub(in crate::ia) fn add(&mut self, at: Nanos, key: EpKey) {
         self.checks.insert((at, key));

@@ -14,6 +14,8 @@ mod keep_alive;
 mod latencies;
 mod log;
 mod lookup;
+mod number;
+pub(crate) mod parking;
 mod refused;
 mod regions;
 mod watched_evds;

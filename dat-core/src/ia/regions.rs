@@ -6,12 +6,12 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 
-use slotmap::SlotMap;
-
+use crate::error::parking::ResumeError;
 use crate::handle::{LmrKey, index_of};
 use crate::object::lmr::table::{Entry, LmrTable};
 use crate::object::lmr::{Lmr, MemType};
 use crate::provider::Provider;
+use crate::table::Table;
 
 /// Stamp of the next change of a table, from 1. All IAs of the process draw from this counter, so no two IAs ever have
 /// the same stamp.
@@ -24,7 +24,7 @@ fn fresh_stamp() -> u64 {
 /// The regions of an IA. Every region of `objects` also has an entry in `table` and in `by_context`, under its context.
 pub(in crate::ia) struct Regions<P: Provider> {
     table: LmrTable,
-    objects: SlotMap<LmrKey, Lmr<P>>,
+    objects: Table<LmrKey, Lmr<P>>,
     by_context: BTreeMap<u32, LmrKey>,
     retired: BTreeMap<LmrKey, Lmr<P>>,
 }
@@ -33,7 +33,7 @@ impl<P: Provider> Regions<P> {
     pub(in crate::ia) fn new() -> Self {
         Self {
             table: LmrTable::new(fresh_stamp()),
-            objects: SlotMap::with_key(),
+            objects: Table::new(),
             by_context: BTreeMap::new(),
             retired: BTreeMap::new(),
         }
@@ -69,6 +69,11 @@ impl<P: Provider> Regions<P> {
         self.retired.get_mut(&key)
     }
 
+    /// Returns a region, whether or not it is retired.
+    pub(in crate::ia) fn with_retired(&self, key: LmrKey) -> Option<&Lmr<P>> {
+        self.objects.get(key).or_else(|| self.retired.get(&key))
+    }
+
     pub(in crate::ia) fn with_context(&self, lmr_context: u32) -> Option<LmrKey> {
         self.by_context.get(&lmr_context).copied()
     }
@@ -79,6 +84,13 @@ impl<P: Provider> Regions<P> {
     }
 
     pub(in crate::ia) fn insert(&mut self, lmr: Lmr<P>) -> LmrKey {
+        let key = self.objects.next_key();
+        self.index(key, &lmr);
+        self.objects.insert(lmr)
+    }
+
+    /// Lets posts and binds find a region. Returns false if another region has its context.
+    fn index(&mut self, key: LmrKey, lmr: &Lmr<P>) -> bool {
         let created = lmr.created;
         self.table.insert(Entry::new(
             created.lmr_context,
@@ -87,9 +99,55 @@ impl<P: Provider> Regions<P> {
             index_of(lmr.pz),
             lmr.effective,
         ));
-        let key = self.objects.insert(lmr);
-        self.by_context.insert(created.lmr_context, key);
-        key
+        self.by_context.insert(created.lmr_context, key).is_none()
+    }
+
+    /// Makes the regions of an IA that was parked.
+    ///
+    /// # Errors
+    /// Keys contradict each other, or two regions have the same context.
+    pub(in crate::ia) fn resume(
+        regions: Vec<(LmrKey, Lmr<P>)>,
+        free: &[LmrKey],
+        retired: Vec<(LmrKey, Lmr<P>)>,
+    ) -> Result<Self, ResumeError> {
+        const TABLE: &str = "the LMRs";
+        let mut all = Self::new();
+        for (key, lmr) in &regions {
+            if !all.index(*key, lmr) {
+                let what = format!("two have the context {:#x}", lmr.created.lmr_context);
+                return Err(ResumeError::snapshot(TABLE, what));
+            }
+        }
+        all.objects = Table::resume(regions.into_iter(), free)
+            .map_err(|error| ResumeError::of_table(TABLE, error))?;
+        for (key, lmr) in retired {
+            let is_former = all.objects.has_given_out(key) && !all.objects.contains_key(key);
+            if !is_former || all.retired.insert(key, lmr).is_some() {
+                let what = format!("{key:?} was freed twice, or never existed");
+                return Err(ResumeError::snapshot(TABLE, what));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the keys of the next regions of the empty slots. The last one is taken first.
+    pub(in crate::ia) fn free(&self) -> &[LmrKey] {
+        self.objects.free()
+    }
+
+    /// Returns all regions, retired ones included, each with its key.
+    pub(in crate::ia) fn all(&self) -> impl Iterator<Item = (LmrKey, &Lmr<P>)> {
+        let retired = self.retired.iter().map(|(key, lmr)| (*key, lmr));
+        self.objects.iter().chain(retired)
+    }
+
+    /// Removes and returns all regions, each with its key, and true if it is retired. They are not used afterwards.
+    pub(in crate::ia) fn drain(&mut self) -> impl Iterator<Item = (LmrKey, Lmr<P>, bool)> {
+        let retired = core::mem::take(&mut self.retired);
+        let retired = retired.into_iter().map(|(key, lmr)| (key, lmr, true));
+        let objects = self.objects.drain().map(|(key, lmr)| (key, lmr, false));
+        objects.chain(retired)
     }
 
     /// Removes a region. From then on no call and no post finds it.

@@ -4,7 +4,10 @@
 //! Requests are carried out when they are posted. After [`Net::hold`] they wait for [`Net::release`]. The mock
 //! transfers only lengths, flags and statuses; tests that check data bytes run against the simulator.
 
+mod parking;
 mod queue;
+
+pub(crate) use parking::MockHandover;
 
 use crate::address::Address;
 use crate::event::NetworkEvent;
@@ -16,7 +19,7 @@ use crate::types::{DtoStatus, MemPrivFlags};
 use queue::{CqState, QpState, Queue, SrqState};
 pub(crate) use queue::{MockCq, MockQp, MockSrq, POLL_OTHERS_EVERY};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -36,6 +39,8 @@ pub(crate) struct World {
     drop_last_buffers: bool,
     /// True if the next command that moves a queue pair to RTS is refused.
     refuse_next: bool,
+    /// Steps of the next parking that are refused.
+    refuse_parking: Vec<parking::Step>,
     /// Number of datagrams that a node may send before it sleeps, and how many of them are left; `None` is unlimited.
     mad_room: Option<(usize, usize)>,
     /// All datagrams sent.
@@ -55,6 +60,11 @@ struct Node {
     /// Addresses of the node except the first address, which cannot be removed.
     addresses: Vec<Address>,
     cqs: Vec<Rc<RefCell<CqState>>>,
+    srqs: Vec<Rc<RefCell<SrqState>>>,
+    /// Protection domain, rights and memory of each region, by its key.
+    regions: BTreeMap<u32, (u32, MemPrivFlags, (u64, u64))>,
+    /// Objects that were parked and not resumed: kind, and number.
+    parked: BTreeSet<(&'static str, u32)>,
     live: BTreeMap<&'static str, i64>,
     dead: bool,
 }
@@ -433,7 +443,7 @@ impl Provider for Mock {
 
     fn register(
         &mut self,
-        _pd: u32,
+        pd: u32,
         memory: &(u64, u64),
         access: MemPrivFlags,
     ) -> Result<Registration<u32>, ProviderError> {
@@ -443,6 +453,8 @@ impl Provider for Mock {
         }
         self.net.count(self.node, "region", 1);
         let key = self.net.number() << 8 | 0x5a;
+        let node = &mut self.net.0.borrow_mut().nodes[self.node];
+        node.regions.insert(key, (pd, access, *memory));
         let rmr_context = if access.intersects(MemPrivFlags::REMOTE) {
             key
         } else {
@@ -463,7 +475,10 @@ impl Provider for Mock {
 
     fn one_limit(&mut self, _on: bool) {}
 
-    fn deregister(&mut self, _region: &mut u32) -> Result<(), ProviderError> {
+    fn deregister(&mut self, region: &mut u32) -> Result<(), ProviderError> {
+        self.net.0.borrow_mut().nodes[self.node]
+            .regions
+            .remove(region);
         self.net.count(self.node, "region", -1);
         Ok(())
     }
@@ -495,6 +510,7 @@ impl Provider for Mock {
         let cq = Rc::new(RefCell::new(CqState::new(
             entries.next_power_of_two(),
             owner,
+            self.net.number(),
         )));
         self.net.0.borrow_mut().nodes[self.node]
             .cqs
@@ -530,14 +546,22 @@ impl Provider for Mock {
         _owner: u32,
     ) -> Result<MockSrq, ProviderError> {
         self.net.count(self.node, "srq", 1);
-        Ok(MockSrq(Rc::new(RefCell::new(SrqState::new(max_recvs)))))
+        let srq = SrqState::new(max_recvs, self.net.number());
+        let srq = Rc::new(RefCell::new(srq));
+        self.net.0.borrow_mut().nodes[self.node]
+            .srqs
+            .push(Rc::clone(&srq));
+        Ok(MockSrq(srq))
     }
 
     fn arm_srq_limit(&mut self, _srq: &MockSrq, _limit: u32) -> Result<(), ProviderError> {
         Ok(())
     }
 
-    fn destroy_srq(&mut self, _srq: &mut MockSrq) -> Result<(), ProviderError> {
+    fn destroy_srq(&mut self, srq: &mut MockSrq) -> Result<(), ProviderError> {
+        self.net.0.borrow_mut().nodes[self.node]
+            .srqs
+            .retain(|other| !Rc::ptr_eq(other, &srq.0));
         self.net.count(self.node, "srq", -1);
         Ok(())
     }

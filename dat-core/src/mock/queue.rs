@@ -38,17 +38,19 @@ pub(crate) struct CqState {
     entries: VecDeque<Entry>,
     pub(super) capacity: u32,
     /// Number of entries taken since creation.
-    taken: u32,
+    pub(super) taken: u32,
     armed: Option<bool>,
     /// Number of polls and of arms since creation.
     pub(super) steps: u64,
     pub(super) fired: bool,
     pub(super) watched: bool,
     pub(super) owner: u32,
+    /// Number by which a snapshot names the queue.
+    pub(super) number: u32,
 }
 
 impl CqState {
-    pub(super) fn new(capacity: u32, owner: u32) -> Self {
+    pub(super) fn new(capacity: u32, owner: u32, number: u32) -> Self {
         Self {
             entries: VecDeque::new(),
             capacity,
@@ -58,6 +60,7 @@ impl CqState {
             fired: false,
             watched: false,
             owner,
+            number,
         }
     }
 
@@ -201,10 +204,10 @@ pub(crate) struct QpState {
     pub(super) ack_timeout: u8,
     pub(super) rnr_retry: u8,
     pub(super) fail_next: Option<DtoStatus>,
-    sizes: QueueSizes,
-    request_cq: Rc<RefCell<CqState>>,
-    recv_cq: Rc<RefCell<CqState>>,
-    srq: Option<Rc<RefCell<SrqState>>>,
+    pub(super) sizes: QueueSizes,
+    pub(super) request_cq: Rc<RefCell<CqState>>,
+    pub(super) recv_cq: Rc<RefCell<CqState>>,
+    pub(super) srq: Option<Rc<RefCell<SrqState>>>,
     /// Requests that are posted and not known to be complete.
     requests: VecDeque<Request>,
     recvs: VecDeque<Recv>,
@@ -690,16 +693,19 @@ impl QueuePair for MockQp {
 }
 
 pub(crate) struct SrqState {
-    max_recvs: u32,
+    pub(super) max_recvs: u32,
+    /// Number by which a snapshot names the queue.
+    pub(super) number: u32,
     posted: u64,
     available: VecDeque<Recv>,
     taken: Vec<Recv>,
 }
 
 impl SrqState {
-    pub(super) fn new(max_recvs: u32) -> Self {
+    pub(super) fn new(max_recvs: u32, number: u32) -> Self {
         Self {
             max_recvs,
+            number,
             posted: 0,
             available: VecDeque::new(),
             taken: Vec::new(),

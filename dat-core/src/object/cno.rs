@@ -13,6 +13,8 @@
 //! waiter gets the EVD as a hint only: events of other EVDs may have arrived meanwhile, and the event itself may
 //! already have been dequeued.
 
+mod parking;
+
 use crate::handle::{EvdHandle, EvdKey};
 use crate::round_robin::RoundRobin;
 use core::fmt;

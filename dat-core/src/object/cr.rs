@@ -10,18 +10,24 @@ use crate::types::ConnQual;
 use std::net::IpAddr;
 
 /// Parameters of a connection's peer, and the path to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
-    pub(crate) path: Path,
-    pub(crate) qpn: Qpn,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Path to the peer.
+    pub path: Path,
+    /// The peer's queue pair.
+    pub qpn: Qpn,
     /// First packet sequence number that we send; the peer's message names it.
-    pub(crate) psn: Psn,
-    pub(crate) mtu: u8,
+    pub psn: Psn,
+    /// Path MTU code, 1..=5.
+    pub mtu: u8,
     /// Number of RDMA Reads the peer can answer at a time.
-    pub(crate) reads_out: u8,
-    pub(crate) retry_count: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) ack_timeout: u8,
+    pub reads_out: u8,
+    /// Number of retransmissions of an unacknowledged packet, 0..=7.
+    pub retry_count: u8,
+    /// Number of retransmissions to a peer without receive buffer, 0..=7.
+    pub rnr_retry: u8,
+    /// ACK timeout code, 0..=31.
+    pub ack_timeout: u8,
 }
 
 pub(crate) struct Cr {

@@ -279,6 +279,10 @@ impl Recorder {
         }
     }
 
+    pub(crate) const fn has_keeper(&self) -> bool {
+        self.keeper.is_some()
+    }
+
     pub(crate) fn set_keeper(&mut self, keeper: Keeper) {
         self.keeper = Some(keeper);
     }

@@ -1,5 +1,7 @@
 //! The remote memory region: a memory window of the device, and its binding.
 
+mod parking;
+
 use super::lmr::segment::LmrTriplet;
 use crate::handle::{EpKey, LmrKey, PzKey, RmrKey};
 use crate::provider::Provider;

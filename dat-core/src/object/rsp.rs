@@ -28,6 +28,26 @@ impl Rsp {
         }
     }
 
+    /// Makes an RSP that was parked; `listen` is `None` if it is spent.
+    pub(crate) const fn resume(
+        listen: Option<ListenId>,
+        conn_qual: ConnQual,
+        evd: EvdKey,
+        ep: Option<EpKey>,
+    ) -> Self {
+        Self {
+            listen,
+            conn_qual,
+            evd,
+            ep,
+        }
+    }
+
+    /// Returns the listener; `None` if the RSP is spent.
+    pub(crate) const fn listen(&self) -> Option<ListenId> {
+        self.listen
+    }
+
     /// Marks the RSP as spent, because its request has arrived or the RSP is freed. Returns the listener, which the
     /// caller must stop.
     pub(crate) const fn spend(&mut self) -> Option<ListenId> {

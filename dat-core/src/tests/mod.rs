@@ -11,6 +11,7 @@ mod flood;
 mod latency;
 mod lmr;
 mod network;
+mod parking;
 mod post;
 mod recorder;
 mod rmr;

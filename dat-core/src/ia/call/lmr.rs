@@ -181,24 +181,9 @@ impl<P: Provider> Ia<P> {
                 ));
             }
         };
-        let created = Registered {
-            lmr_context: registration.lmr_context,
-            rmr_context: if privileges.intersects(MemPrivFlags::REMOTE) {
-                registration.rmr_context
-            } else {
-                0
-            },
-            address: registration.address,
-            bytes: registration.bytes,
-        };
+        let created = Registered::new(&registration, privileges);
         self.pzs[pz].users += 1;
-        let effective = if self.config.local_write_implies_read
-            && privileges.contains(MemPrivFlags::LOCAL_WRITE)
-        {
-            privileges | MemPrivFlags::LOCAL_READ
-        } else {
-            privileges
-        };
+        let effective = self.effective(privileges);
         let key = self.regions.insert(Lmr::new(
             (registration.region, memory, created),
             pz,
@@ -212,6 +197,17 @@ impl<P: Provider> Ia<P> {
             registered_address: created.address,
             registered_size: created.bytes,
         })
+    }
+
+    /// Returns the privileges that the checks of posts apply to a region with the privileges `asked`.
+    pub(in crate::ia) fn effective(&self, asked: MemPrivFlags) -> MemPrivFlags {
+        let implies =
+            self.config.local_write_implies_read && asked.contains(MemPrivFlags::LOCAL_WRITE);
+        if implies {
+            asked | MemPrivFlags::LOCAL_READ
+        } else {
+            asked
+        }
     }
 
     /// Returns the parameters of a region.

@@ -75,7 +75,7 @@ impl<P: Provider> Ia<P> {
 
     /// Passes received datagrams to the connection manager, at most `DATAGRAMS` per call. So a peer that sends
     /// datagrams as fast as they are handled cannot delay the caller.
-    fn take_datagrams(&mut self) {
+    pub(in crate::ia) fn take_datagrams(&mut self) {
         // The adapter's lock is held, so that datagrams are handled in the order of arrival, whichever instance polls.
         let mut adapter = self.adapter.lock();
         for _ in 0..DATAGRAMS {

@@ -87,20 +87,19 @@ impl<P: Provider> Ia<P> {
         if attr.low_watermark != 0 {
             return bad("low_watermark: DAT_SRQ_LW_DEFAULT at creation");
         }
-        // The provider needs the SRQ's number, so its slot in the table is reserved first.
-        let pd = self.pzs[pz].pd;
-        let provider = &mut self.provider;
-        let made = self.srqs.try_insert_with_key(|key| {
-            let queue =
-                provider.create_srq(pd, attr.max_recv_dtos, attr.max_recv_iov, index_of(key))?;
-            Ok(Srq::new(queue, pz, attr.max_recv_dtos, attr.max_recv_iov))
-        });
-        let key = match made {
-            Ok(key) => key,
+        // The provider needs the SRQ's number before the SRQ is in the table.
+        let (pd, owner) = (self.pzs[pz].pd, index_of(self.srqs.next_key()));
+        let (max_recvs, max_segments) = (attr.max_recv_dtos, attr.max_recv_iov);
+        let made = self.provider.create_srq(pd, max_recvs, max_segments, owner);
+        let queue = match made {
+            Ok(queue) => queue,
             Err(error) => {
                 return Err(self.device_refused("srq_create", error, Subtype::ResourceSrq));
             }
         };
+        let key = self
+            .srqs
+            .insert(Srq::new(queue, pz, max_recvs, max_segments));
         self.pzs[pz].users += 1;
         Ok(SrqHandle { key, ia: self.id })
     }

@@ -49,7 +49,8 @@ pub enum EndCause {
         /// Syndrome and vendor syndrome that the device reported.
         syndrome: (u8, u8),
     },
-    /// The device stopped the queue pair and reported an event of this type (PRM "Event Types").
+    /// The device stopped the queue pair and reported an event of this type (PRM "Event Types"); 0 if the event was
+    /// not received, because the instance was parked meanwhile.
     QueuePair(u8),
     /// A completion queue lost an entry.
     CompletionQueue,

@@ -16,6 +16,7 @@ pub mod cause;
 pub mod evds;
 pub(crate) mod extension;
 pub(crate) mod installed;
+mod parking;
 pub(crate) mod request;
 pub mod state;
 pub mod transport;
@@ -150,12 +151,14 @@ pub(crate) struct Ep<P: Provider> {
 }
 
 /// The two ends of a connection or of an attempt.
-#[derive(Clone, Copy)]
-pub(crate) struct Ends {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
     /// Our address. The address table may have lost it meanwhile.
-    pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
-    pub(crate) remote_port: u64,
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// The peer's port or connection qualifier; 0 if it has none.
+    pub remote_port: u64,
 }
 
 /// Configuration of an endpoint: everything that `ep_create` and `ep_modify` set.
@@ -388,11 +391,11 @@ pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
 
 /// High watermarks of an endpoint's receive buffers. `None` is DAT_WATERMARK_INFINITE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Watermarks {
+pub struct Watermarks {
     /// Number of buffers above which one asynchronous event is reported.
-    pub(crate) soft: Option<u32>,
+    pub soft: Option<u32>,
     /// Number of buffers above which the connection is broken.
-    pub(crate) hard: Option<u32>,
+    pub hard: Option<u32>,
 }
 
 #[cfg(test)]

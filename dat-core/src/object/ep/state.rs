@@ -111,6 +111,11 @@ impl Lifecycle {
         state: EpState::Unconnected,
     });
 
+    /// Makes the lifecycle of a parked endpoint, which begins in the state that the endpoint had.
+    pub(super) const fn resume(state: EpState) -> Self {
+        Self(CurrentState { state })
+    }
+
     /// Applies an event to the state. No other function changes the state.
     ///
     /// # Errors

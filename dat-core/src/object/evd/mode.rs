@@ -91,6 +91,15 @@ pub(crate) struct CurrentMode(EvdMode);
 impl CurrentMode {
     pub(crate) const NEW: Self = Self(EvdMode::NEW);
 
+    /// Makes the mode of a parked EVD, on which no thread waits.
+    pub(super) const fn resume(waitable: bool, enabled: bool) -> Self {
+        Self(EvdMode {
+            waiter: Waiter::Nobody,
+            waitable,
+            enabled,
+        })
+    }
+
     /// Applies an input to the mode, and returns the waiter to wake. No other function changes the mode. Only
     /// [`Evd::step`](super::queue::Evd::step) calls this function, because `Evd::step` also counts a waiter among the
     /// EVD's obstacles.

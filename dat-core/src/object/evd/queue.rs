@@ -10,6 +10,8 @@
 //! example before a DISCONNECTED event, or for a waiter that a notification event ends. Each time at most as many
 //! completions are added as the completion queue holds.
 
+mod parking;
+
 use super::mode::{CurrentMode, EvdInput, Waiter, Wakes};
 use super::streams::{Stream, Streams};
 use crate::error::Subtype;
@@ -85,6 +87,11 @@ struct Queued {
     event: Event,
     /// SRQ whose slot is occupied until the event is dequeued; `None` if the event occupies no slot.
     srq: Option<SrqKey>,
+}
+
+/// Returns whether an event is a completion. An EVD has separate limits for completions and for other events.
+pub(crate) const fn is_completion(event: &Event) -> bool {
+    matches!(event, Event::Dto(_) | Event::RmrBind(_))
 }
 
 /// Error for an event that did not fit into the queue.
@@ -253,7 +260,7 @@ impl<P: Provider> Evd<P> {
     pub(crate) fn pop(&mut self) -> Option<(Event, Option<SrqKey>)> {
         let Queued { event, srq } = self.queue.pop_front()?;
         self.count_obstacles();
-        if matches!(event, Event::Dto(_) | Event::RmrBind(_)) {
+        if is_completion(&event) {
             self.dtos -= 1;
         }
         Some((event, srq))

@@ -5,7 +5,7 @@ pub(crate) mod slice;
 pub(crate) mod table;
 
 use crate::handle::{LmrHandle, PzKey, index_of};
-use crate::provider::Provider;
+use crate::provider::{Provider, Registration};
 use crate::types::MemPrivFlags;
 use slice::NOWHERE;
 
@@ -47,6 +47,13 @@ impl<P: Provider> Lmr<P> {
         }
     }
 
+    /// Sets the counts of uses of an LMR that was parked: RMRs that are bound to it, and windows and outstanding binds
+    /// that use it.
+    pub(crate) const fn resume_uses(&mut self, bound: u32, held: u32) {
+        self.bound = bound;
+        self.held = held;
+    }
+
     /// Returns whether an RMR is bound to this LMR according to the posted binds.
     pub(crate) const fn is_bound(&self) -> bool {
         self.bound != 0
@@ -80,6 +87,21 @@ pub(crate) struct Registered {
     pub(crate) rmr_context: u32,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+}
+
+impl Registered {
+    pub(crate) fn new<M>(registration: &Registration<M>, privileges: MemPrivFlags) -> Self {
+        Self {
+            lmr_context: registration.lmr_context,
+            rmr_context: if privileges.intersects(MemPrivFlags::REMOTE) {
+                registration.rmr_context
+            } else {
+                0
+            },
+            address: registration.address,
+            bytes: registration.bytes,
+        }
+    }
 }
 
 /// Name of shared memory (`DAT_LMR_COOKIE`). All 40 bytes are significant.

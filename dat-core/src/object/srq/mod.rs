@@ -4,6 +4,7 @@
 //! the completion is polled. This object counts the completions that were polled early, into the software queue of an
 //! EVD.
 
+mod parking;
 pub mod state;
 
 use crate::error::Subtype;

@@ -568,7 +568,7 @@ impl<P: Provider> Ia<P> {
 
     /// Watches the EVD on which the requests of an endpoint in DISCONNECT_PENDING complete. (If the EVD is null, the
     /// discard queue is used, which is always armed.)
-    fn drain_begins(&mut self, key: EpKey) {
+    pub(in crate::ia) fn drain_begins(&mut self, key: EpKey) {
         if let Some(evd) = self.eps.get(key).and_then(|ep| ep.request_evd) {
             self.draining.add(evd);
             self.watch(evd);

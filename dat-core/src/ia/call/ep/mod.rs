@@ -227,13 +227,6 @@ impl<P: Provider> Ia<P> {
         if owner > MAX_OWNER {
             return Err(DatError::resources(Subtype::ResourceTep).because("2^23 endpoints exist"));
         }
-        let attr = &setup.attr;
-        let max_recvs = if setup.srq.is_some() {
-            0
-        } else {
-            attr.max_recv_dtos
-        };
-        let max_requests = self.max_requests(setup);
         let discard = if setup.request_evd.is_some() && setup.recv_evd.is_some() {
             None
         } else {
@@ -249,19 +242,7 @@ impl<P: Provider> Ia<P> {
                 }
             }
         };
-        let sizes = QueueSizes {
-            max_requests,
-            max_recvs,
-            max_request_segments: attr.max_request_iov.max(attr.write_iov()),
-            max_read_segments: attr.read_iov(&self.attr),
-            // With an SRQ, the SRQ limits the segments of receives.
-            max_recv_segments: if setup.srq.is_some() {
-                1
-            } else {
-                attr.max_recv_iov
-            },
-            binds: self.binds_on(setup),
-        };
+        let sizes = self.queue_sizes(setup);
         let cq = |evd: Option<EvdKey>| match evd {
             Some(evd) => self.evds[evd].cq.as_ref(),
             None => discard.as_ref(),
@@ -285,6 +266,24 @@ impl<P: Provider> Ia<P> {
                 }
                 Err(refused)
             }
+        }
+    }
+
+    /// Returns the sizes that an endpoint's queue pair is made with.
+    pub(in crate::ia) fn queue_sizes(&self, setup: &Setup) -> QueueSizes {
+        let attr = &setup.attr;
+        // With an SRQ, the SRQ limits the segments of receives.
+        let (max_recvs, max_recv_segments) = match setup.srq {
+            Some(_) => (0, 1),
+            None => (attr.max_recv_dtos, attr.max_recv_iov),
+        };
+        QueueSizes {
+            max_requests: self.max_requests(setup),
+            max_recvs,
+            max_request_segments: attr.max_request_iov.max(attr.write_iov()),
+            max_read_segments: attr.read_iov(&self.attr),
+            max_recv_segments,
+            binds: self.binds_on(setup),
         }
     }
 
@@ -329,7 +328,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Returns the maximum number of outstanding binds of an endpoint.
-    fn room_for_binds(&self, setup: &Setup) -> usize {
+    pub(in crate::ia) fn room_for_binds(&self, setup: &Setup) -> usize {
         if self.binds_on(setup) {
             usize::try_from(setup.attr.max_request_dtos).unwrap_or(usize::MAX)
         } else {
@@ -392,7 +391,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Counts the references of an endpoint in the objects that it refers to.
-    fn attach(&mut self, key: EpKey, setup: &Setup) {
+    pub(in crate::ia) fn attach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.attach(stream);
             // The EVD may have been armed for less than this stream reports.

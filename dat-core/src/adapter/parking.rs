@@ -1,0 +1,79 @@
+//! The state of an adapter with one instance that is parked and resumed.
+//!
+//! All arrivals were handled before, so only the connection manager is written out. The instances that listen follow
+//! from their service points, and the number of connections from endpoints and requests. The instance gets the index 0.
+
+use super::{Adapter, InstanceIndex, Point, State};
+use crate::cm::{Cm, CmSnapshot, Config, ListenId};
+use crate::provider::Nanos;
+
+impl Adapter {
+    /// Returns the number of watchers.
+    pub(crate) fn watcher_count(&self) -> usize {
+        self.watchers().len()
+    }
+
+    /// Makes an adapter without instances.
+    pub(crate) fn resume(cm: Cm) -> Self {
+        let adapter = Self::new(Config::default());
+        adapter.lock().replace(cm);
+        adapter
+    }
+}
+
+impl State {
+    /// Writes the connection manager out. Connections that have an owner get the instance as owner: those of ended
+    /// instances only wait for their end.
+    pub(crate) fn park(&self, now: Nanos) -> CmSnapshot {
+        let mut snapshot = self.cm.park(now);
+        for conn in &mut snapshot.conns {
+            conn.owner = conn.owner.map(|_| 0);
+        }
+        snapshot
+    }
+
+    /// Returns whether an instance has arrivals that it has not handled.
+    pub(crate) fn has_arrivals(&self, instance_index: InstanceIndex) -> bool {
+        let queue = self.queues.get(instance_index.0 as usize);
+        queue
+            .and_then(Option::as_ref)
+            .is_some_and(|queue| !queue.arrivals.is_empty())
+    }
+
+    /// Returns whether several instances may listen at a listener.
+    pub(crate) fn is_shared(&self, listen: ListenId) -> bool {
+        self.points.get(listen).is_some_and(|point| point.shared)
+    }
+
+    /// Replaces the connection manager and removes the instance, which is added again.
+    pub(crate) fn replace(&mut self, cm: Cm) {
+        self.cm = cm;
+        self.queues.clear();
+        self.points.clear();
+    }
+
+    /// Directs requests at a listener to an instance that has listened there before. Returns false if another service
+    /// point has the listener, or if it is not that of `service_id`.
+    pub(crate) fn listen_again(
+        &mut self,
+        instance_index: InstanceIndex,
+        (listen, service_id): (ListenId, u64),
+        shared: bool,
+    ) -> bool {
+        if self.cm.listener(service_id) != Some(listen) {
+            return false;
+        }
+        let point = Point {
+            instance_indices: vec![instance_index],
+            shared,
+        };
+        self.points.insert(listen, point).is_none()
+    }
+
+    /// Sets the number of connections and undecided requests of an instance.
+    pub(crate) fn set_connections(&mut self, instance_index: InstanceIndex, connections: usize) {
+        if let Some(queue) = self.queue(instance_index) {
+            queue.connections = connections;
+        }
+    }
+}

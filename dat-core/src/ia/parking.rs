@@ -1,0 +1,297 @@
+//! An instance that outlives its process.
+//!
+//! [`Ia::park`] turns an instance, the only one of its adapter, into a snapshot, which is plain data, and the provider's
+//! descriptors. The device goes on with the work that it has. [`Ia::resume`] makes an instance of them, in another
+//! process or in the same one. Handles keep their numbers, and later handles are those that the parked instance would
+//! have given out.
+//!
+//! ```text
+//!   the old process                                       the new process
+//!     refuse by name; handle what has arrived
+//!     provider: the quiet point
+//!     write all objects out
+//!     provider: finish  ----- snapshot, descriptors ---->   provider
+//!                                                           objects, each checked
+//!                                                           provider: finish the resumption
+//!                                                           all datagrams that arrived meanwhile
+//!                                                         progress: device events, then timers, then completions
+//! ```
+//!
+//! Before the instance is written out, device events that have arrived, effects of completions, and events of the
+//! connection manager are handled, so none of them is in the snapshot. Completions that were not polled stay in their
+//! queues.
+//!
+//! `resume` believes nothing. What it finds wrong is refused by name, and the provider is dropped, which stops the
+//! device: a snapshot that does not fit is never guessed at.
+//!
+//! Not carried: the recorder, measured latencies, the text of the last device error, limits and spans of the log, and
+//! questions of observers. They are of the process.
+
+mod endpoints;
+mod names;
+mod requests;
+mod resuming;
+mod writing;
+
+use core::fmt;
+use std::sync::Arc;
+
+use crate::adapter::Adapter;
+use crate::cm::Cm;
+use crate::error::parking::{ParkError, ResumeError};
+use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
+use crate::ia::instance::{Ia, cm_config};
+use crate::ia::number::IaNumber;
+use crate::object::evd::mode::Waiter;
+use crate::provider::{ParkProvider, Provider};
+use crate::snapshot::{IaSnapshot, IaTables};
+
+/// Maximum number of calls that receive datagrams at the resumption. Each of them takes a bounded number, and a peer
+/// may send faster than they are handled.
+const DATAGRAM_CALLS: u32 = 1_024;
+
+/// An instance that was not parked.
+pub struct NotParked<P: Provider> {
+    /// The instance, which can be used as before. If the provider refused its last step, the recorder and the
+    /// measurements of the instance have begun anew. `None` if the provider could then not go on; it was dropped, which
+    /// stops the device.
+    pub ia: Option<Ia<P>>,
+    /// The reason.
+    pub error: ParkError,
+}
+
+/// An instance that was not resumed.
+pub struct NotResumed<P: ParkProvider> {
+    /// The descriptors, if the device is unchanged. `None` if the provider was resumed, and was dropped because the
+    /// snapshot of the instance was refused: the device is stopped.
+    pub handover: Option<P::Handover>,
+    /// The reason.
+    pub error: ResumeError,
+}
+
+impl<P: ParkProvider> Ia<P> {
+    /// Parks the instance. If the snapshot is resumed, the peers notice nothing but time that passes.
+    ///
+    /// # Errors
+    /// [`NotParked`] with the instance, and the reason:
+    ///
+    /// - [`ParkError::Instances`], [`ParkError::Dead`], [`ParkError::Requested`], [`ParkError::Closing`];
+    /// - a thread waits ([`ParkError::EvdWaiter`], [`ParkError::CnoWaiter`]);
+    /// - functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`], [`ParkError::Keeper`]);
+    /// - [`ParkError::Region`]: another process cannot have the memory;
+    /// - [`ParkError::Provider`].
+    pub fn park(mut self) -> Result<(IaSnapshot<P>, P::Handover), Box<NotParked<P>>> {
+        if let Err(error) = self.check_parkable() {
+            return Err(self.not_parked(error));
+        }
+        self.handle_arrivals();
+        // The device may have died meanwhile.
+        if let Err(error) = self.check_parkable() {
+            return Err(self.not_parked(error));
+        }
+        let (now, limits) = (self.provider.now(), self.provider.limits().clone());
+        // PANIC: an IA that exists is open.
+        let provider = self.provider.take().expect("an IA that is open");
+        let mut parking = match provider.begin_parking() {
+            Ok(parking) => parking,
+            Err((provider, error)) => {
+                self.provider.put_back(provider);
+                return Err(self.not_parked(ParkError::Provider(error)));
+            }
+        };
+        let tables = self.write_out(&mut parking, now, limits);
+        let adapter = Arc::clone(&self.adapter);
+        // The objects are in the tables, and the number is free again.
+        drop(self);
+        match P::finish_parking(parking) {
+            Ok((provider, handover)) => Ok((IaSnapshot { provider, tables }, handover)),
+            Err((parking, error)) => Err(Box::new(NotParked {
+                ia: go_on(parking, &tables, adapter),
+                error: ParkError::Provider(error),
+            })),
+        }
+    }
+
+    /// Goes on with an instance that this or another process has parked. Overdue timers are not handled yet: the first
+    /// [`Ia::progress`], or the first wait, does that.
+    ///
+    /// # Errors
+    /// [`NotResumed`] with the reason. [`ResumeError::Number`]: an IA of this process has the number. Otherwise the
+    /// snapshot is refused ([`ResumeError::Clock`], [`ResumeError::OutOfRange`], [`ResumeError::Snapshot`]), or the
+    /// provider refused it ([`ResumeError::Device`]).
+    pub fn resume(
+        snapshot: &IaSnapshot<P>,
+        handover: P::Handover,
+    ) -> Result<Self, Box<NotResumed<P>>> {
+        let IaSnapshot { provider, tables } = snapshot;
+        let not_resumed = |handover, error| Box::new(NotResumed { handover, error });
+        let Some(number) = IaNumber::take(tables.number) else {
+            let number = tables.number;
+            return Err(not_resumed(Some(handover), ResumeError::Number { number }));
+        };
+        let provider = match P::resume(provider, handover) {
+            Ok(provider) => provider,
+            Err((handover, error)) => {
+                let error = ResumeError::device("the provider", &error);
+                return Err(not_resumed(Some(handover), error));
+            }
+        };
+        resume_tables(provider, tables, number, None).map_err(|error| not_resumed(None, error))
+    }
+
+    fn not_parked(self, error: ParkError) -> Box<NotParked<P>> {
+        let ia = Some(self);
+        Box::new(NotParked { ia, error })
+    }
+
+    /// Refuses an instance that cannot be parked.
+    fn check_parkable(&self) -> Result<(), ParkError> {
+        if self.health.is_dead() {
+            return Err(ParkError::Dead);
+        }
+        if self.health.is_release_requested() {
+            return Err(ParkError::Requested);
+        }
+        if self.last_buffer_wait_left.is_some() {
+            return Err(ParkError::Closing);
+        }
+        let count = self.instances();
+        if count != 1 {
+            return Err(ParkError::Instances { count });
+        }
+        let count = self.adapter.watcher_count();
+        if count != 0 {
+            return Err(ParkError::Watchers { count });
+        }
+        if self.recorder.as_ref().is_some_and(|all| all.has_keeper()) {
+            return Err(ParkError::Keeper);
+        }
+        let ia = self.id;
+        for (key, evd) in self.evds.iter() {
+            if evd.mode.waiter != Waiter::Nobody {
+                let evd = EvdHandle { key, ia };
+                return Err(ParkError::EvdWaiter { evd });
+            }
+        }
+        for (key, object) in self.cnos.iter() {
+            let cno = CnoHandle { key, ia };
+            if object.waiters() != 0 {
+                return Err(ParkError::CnoWaiter { cno });
+            }
+            if object.has_agent() {
+                return Err(ParkError::Agent { cno });
+            }
+        }
+        for (key, lmr) in self.regions.all() {
+            if let Err(error) = self.provider.can_park_region(&lmr.region, &lmr.memory) {
+                let lmr = LmrHandle { key, ia };
+                return Err(ParkError::Region { lmr, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles device events and datagrams that have arrived, effects of completions, and events of the connection
+    /// manager, until none is left.
+    fn handle_arrivals(&mut self) {
+        self.progress();
+        loop {
+            self.apply_effects();
+            self.connection_manager_events();
+            let is_done = {
+                let adapter = self.adapter.lock();
+                !adapter.cm.has_events() && !adapter.has_arrivals(self.instance_index)
+            };
+            if is_done && self.effects.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// Goes on with an instance whose provider did not finish the parking. Returns `None` if the provider cannot go on.
+fn go_on<P: ParkProvider>(
+    parking: P::Parking,
+    tables: &IaTables<P>,
+    adapter: Arc<Adapter>,
+) -> Option<Ia<P>> {
+    let provider = match P::cancel_parking(parking) {
+        Ok(provider) => provider,
+        Err((parking, error)) => {
+            tracing::error!(%error, "a parking that was refused cannot be cancelled: the device is stopped");
+            drop(parking);
+            return None;
+        }
+    };
+    let number = IaNumber::take(tables.number)?;
+    match resume_tables(provider, tables, number, Some(adapter)) {
+        Ok(ia) => Some(ia),
+        Err(error) => {
+            tracing::error!(%error, "an instance that was not parked cannot go on: the device is stopped");
+            None
+        }
+    }
+}
+
+/// Makes an instance of its tables, on its adapter if that still exists.
+fn resume_tables<P: ParkProvider>(
+    provider: P,
+    tables: &IaTables<P>,
+    number: IaNumber,
+    adapter: Option<Arc<Adapter>>,
+) -> Result<Ia<P>, ResumeError> {
+    resuming::check(&provider, tables)?;
+    let cm = Cm::resume(&tables.cm, &cm_config(provider.limits()), provider.now())?;
+    let adapter = match adapter {
+        Some(adapter) => {
+            adapter.lock().replace(cm);
+            adapter
+        }
+        None => Arc::new(Adapter::resume(cm)),
+    };
+    let mut ia = Ia::without_objects(adapter, provider, tables.config, number);
+    if let Err(error) = ia.take_up(tables) {
+        // Without a provider, the instance notifies no peer.
+        drop(ia.provider.take());
+        return Err(error);
+    }
+    Ok(ia)
+}
+
+impl<P: ParkProvider> Ia<P> {
+    /// Makes all objects again.
+    fn take_up(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
+        self.read_in(tables)?;
+        self.provider
+            .finish_resuming()
+            .map_err(|error| ResumeError::device("the provider", &error))?;
+        self.arm_discards();
+        // Overdue timers are not handled before the answers that may have arrived.
+        for _ in 0..DATAGRAM_CALLS {
+            self.take_datagrams();
+            if !self.has_more() {
+                break;
+            }
+        }
+        self.observe_as_configured();
+        self.end_broken()
+    }
+}
+
+impl<P: Provider> fmt::Debug for NotParked<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotParked")
+            .field("ia", &self.ia)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+impl<P: ParkProvider> fmt::Debug for NotResumed<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotResumed")
+            .field("device_is_unchanged", &self.handover.is_some())
+            .field("error", &self.error)
+            .finish()
+    }
+}

@@ -1,0 +1,82 @@
+//! Names in a snapshot: handles, which must be of the instance, and connections, each of which has one user.
+
+use core::fmt::Debug;
+use std::collections::BTreeMap;
+
+use crate::cm::{CmSnapshot, ConnId, ConnSnapshot};
+use crate::error::DatError;
+use crate::error::parking::ResumeError;
+use crate::handle::Handle;
+use crate::snapshot::TableSnapshot;
+
+/// Limit of the slots of a table. No program has so many objects.
+const MOST_SLOTS: u64 = 1 << 23;
+/// Limit of the counters. No counter reaches it in practice.
+pub(super) const MOST_COUNTED: u64 = 1 << 62;
+
+/// Returns the text with which errors name an object.
+pub(super) fn text(object: impl Debug) -> String {
+    format!("{object:?}")
+}
+
+/// Returns the key in a handle of the IA with the number `ia`.
+pub(super) fn key_of<H: Handle>(
+    object: impl Debug,
+    handle: H,
+    ia: u32,
+) -> Result<H::Key, ResumeError> {
+    let foreign = || ResumeError::snapshot(text(object), format!("{handle:?} is of another IA"));
+    handle.of(ia).ok_or_else(foreign)
+}
+
+/// Returns the keys of the next objects in the empty slots of a table.
+pub(super) fn free_keys<T, H: Handle>(
+    table: &'static str,
+    snapshot: &TableSnapshot<T, H>,
+    ia: u32,
+) -> Result<Vec<H::Key>, ResumeError> {
+    let slots = snapshot.objects.len() + snapshot.free.len();
+    ResumeError::check_range(table, [("slots", slots as u64, MOST_SLOTS)])?;
+    let keys = snapshot.free.iter();
+    keys.map(|handle| key_of(table, *handle, ia)).collect()
+}
+
+/// Returns the error for a value of an object that a DAT call would refuse, too.
+pub(super) fn refused(object: impl Debug) -> impl Fn(DatError) -> ResumeError {
+    move |error| ResumeError::snapshot(text(&object), error.to_string())
+}
+
+/// Checks that counters can go on counting.
+pub(super) fn check_counters<const N: usize>(
+    object: impl Debug,
+    counters: [(&'static str, u64); N],
+) -> Result<(), ResumeError> {
+    let limited = counters.map(|(name, value)| (name, value, MOST_COUNTED));
+    ResumeError::check_range(text(object), limited)
+}
+
+/// The connections of a snapshot that have no user yet.
+pub(super) struct Conns<'a>(BTreeMap<ConnId, &'a ConnSnapshot>);
+
+impl<'a> Conns<'a> {
+    pub(super) fn new(cm: &'a CmSnapshot) -> Self {
+        Self(cm.conns.iter().map(|conn| (conn.id, conn)).collect())
+    }
+
+    /// Returns the connection of an object.
+    ///
+    /// # Errors
+    /// There is no such connection, or the instance has released it, or another object has it.
+    pub(super) fn take(
+        &mut self,
+        object: impl Debug,
+        id: ConnId,
+    ) -> Result<&'a ConnSnapshot, ResumeError> {
+        let conn = self.0.remove(&id);
+        conn.filter(|conn| conn.owner == Some(0) && !conn.released && !conn.silent)
+            .ok_or_else(|| {
+                let what = format!("{id:?} is no connection, or that of another object");
+                ResumeError::snapshot(text(object), what)
+            })
+    }
+}

@@ -1,0 +1,170 @@
+//! An instance that is written out.
+
+use core::mem::take;
+
+use crate::handle::{
+    AnyHandle, CrHandle, EvdHandle, Handle, LmrHandle, PspHandle, PzHandle, RspHandle,
+};
+use crate::ia::instance::Ia;
+use crate::object::evd::queue::Evd;
+use crate::provider::{Limits, Nanos, ParkProvider};
+use crate::slots::{Resident, Slots};
+use crate::snapshot::{
+    CrSnapshot, IaTables, LmrSnapshot, PspSnapshot, PzSnapshot, RspSnapshot, TableSnapshot,
+};
+use crate::table::Table;
+
+impl<P: ParkProvider> Ia<P> {
+    /// Writes the instance out, whose provider is at its quiet point. The instance has no objects afterwards.
+    pub(super) fn write_out(
+        &mut self,
+        parking: &mut P::Parking,
+        now: Nanos,
+        limits: Limits,
+    ) -> IaTables<P> {
+        let Self {
+            id: ia,
+            regions,
+            eps,
+            evds,
+            srqs,
+            number: _,
+            provider: _,
+            pzs,
+            rmrs_invalidatable: _,
+            rmrs,
+            psps,
+            rsps,
+            cnos,
+            cno_keys,
+            contexts,
+            crs,
+            adapter,
+            instance_index: _,
+            port_ups: _,
+            conns: _,
+            listeners: _,
+            draining: _,
+            feeding: _,
+            keep_alives,
+            log: _,
+            marked: _,
+            effects: _,
+            async_evd,
+            async_evds,
+            config,
+            attr: _,
+            provider_attr: _,
+            more_datagrams: _,
+            health: _,
+            last_buffer_wait_left: _,
+            recorder: _,
+            latencies: _,
+            observed: _,
+            wakeups,
+            may_sleep: _,
+            ended,
+            ended_completions,
+        } = self;
+        let (ia, state) = (*ia, adapter.lock());
+        let mut contexts: Vec<(AnyHandle, u64)> = take(contexts).into_iter().collect();
+        contexts.sort_by_key(|(handle, _)| handle.order());
+        let free_lmrs = handles(regions.free().iter().copied(), ia);
+        let lmrs = regions.drain().map(|(key, lmr, is_retired)| LmrSnapshot {
+            lmr: LmrHandle { key, ia },
+            pz: PzHandle { key: lmr.pz, ia },
+            privileges: lmr.privileges,
+            kind: lmr.kind,
+            is_retired,
+            region: P::park_region(parking, lmr.region, lmr.memory),
+        });
+        let lmrs = TableSnapshot {
+            objects: lmrs.collect(),
+            free: free_lmrs,
+        };
+        let mut cnos = table(cnos, ia, |key, cno| cno.park(key, ia));
+        cnos.objects
+            .sort_by_key(|cno| cno_keys.iter().position(|key| *key == cno.cno.key));
+        IaTables {
+            number: ia,
+            limits,
+            config: *config,
+            cm: state.park(now),
+            async_evd: EvdHandle::new(*async_evd, ia),
+            async_evds: handles(async_evds.iter().copied(), ia),
+            contexts,
+            wakeups: *wakeups,
+            ended: ended.sums(),
+            ended_completions: *ended_completions,
+            lmrs,
+            cnos,
+            rmrs: table(rmrs, ia, |key, rmr| rmr.park(key, ia, parking)),
+            eps: slots(eps, ia, |key, ep| {
+                let is_scheduled = keep_alives.contains(ep.next_check, key);
+                let next_check = is_scheduled.then_some(ep.next_check);
+                ep.park(key, ia, next_check, parking)
+            }),
+            evds: slots(evds, ia, |key, evd: Evd<P>| evd.park(key, ia, parking)),
+            srqs: table(srqs, ia, |key, srq| srq.park(key, ia, parking)),
+            pzs: table(pzs, ia, |key, pz| PzSnapshot {
+                pz: PzHandle { key, ia },
+                domain: P::park_pd(parking, pz.pd),
+            }),
+            psps: table(psps, ia, |key, psp| PspSnapshot {
+                psp: PspHandle { key, ia },
+                listen: psp.listen,
+                conn_qual: psp.conn_qual,
+                evd: EvdHandle::new(psp.evd, ia),
+                flags: psp.flags,
+                is_shared: state.is_shared(psp.listen),
+            }),
+            rsps: table(rsps, ia, |key, rsp| RspSnapshot {
+                rsp: RspHandle { key, ia },
+                listen: rsp.listen(),
+                conn_qual: rsp.conn_qual,
+                evd: EvdHandle::new(rsp.evd, ia),
+                ep: rsp.ep.map(|ep| Handle::new(ep, ia)),
+            }),
+            crs: table(crs, ia, |key, cr| CrSnapshot {
+                cr: CrHandle { key, ia },
+                conn: cr.conn,
+                peer: cr.peer,
+                conn_qual: cr.conn_qual,
+                local: cr.local,
+                remote_gid: cr.remote_gid,
+                remote_port: cr.remote_port,
+                private_data: cr.private_data,
+                reads_in: cr.reads_in,
+                local_ep: cr.local_ep.map(|ep| Handle::new(ep, ia)),
+                is_lent: cr.lent,
+            }),
+        }
+    }
+}
+
+/// Makes handles of keys.
+fn handles<H: Handle>(keys: impl Iterator<Item = H::Key>, ia: u32) -> Vec<H> {
+    keys.map(|key| H::new(key, ia)).collect()
+}
+
+/// Empties a table, and returns its objects, each written out by `park`.
+fn table<V, H: Handle, T>(
+    table: &mut Table<H::Key, V>,
+    ia: u32,
+    mut park: impl FnMut(H::Key, V) -> T,
+) -> TableSnapshot<T, H> {
+    let free = handles(table.free().iter().copied(), ia);
+    let objects = table.drain().map(|(key, value)| park(key, value)).collect();
+    TableSnapshot { objects, free }
+}
+
+/// Does the same for a table of endpoints or of EVDs.
+fn slots<V: Resident<H::Key>, H: Handle, T>(
+    slots: &mut Slots<H::Key, V>,
+    ia: u32,
+    mut park: impl FnMut(H::Key, V) -> T,
+) -> TableSnapshot<T, H> {
+    let free = handles(slots.free(), ia);
+    let objects = slots.drain().map(|(key, value)| park(key, value)).collect();
+    TableSnapshot { objects, free }
+}

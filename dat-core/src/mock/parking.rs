@@ -1,0 +1,332 @@
+//! Parking of the mock. Its device is the [`World`](super::World), which has all state. A snapshot has the numbers by
+//! which the objects are found there.
+
+use super::queue::Queue;
+use super::{Mock, MockCq, MockQp, MockSrq, Net, limits};
+use crate::provider::{
+    CompletionQueue, ParkProvider, ProviderError, Qpn, QueuePair, QueueSizes, QueuesOf,
+    Registration, ResumedQp, SharedReceiveQueue,
+};
+use crate::types::MemPrivFlags;
+use std::rc::Rc;
+
+/// A step of the parking that can be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Begin,
+    Finish,
+    Cancel,
+    Resume,
+    FinishResuming,
+}
+
+/// A mock at its quiet point.
+pub(crate) struct MockParking(Mock);
+
+/// The network, which is no plain data.
+pub(crate) struct MockHandover(Net);
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MockCqSnapshot {
+    pub(crate) number: u32,
+    pub(crate) taken: u64,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MockSrqSnapshot {
+    pub(crate) number: u32,
+    pub(crate) posted: u64,
+}
+
+/// A queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MockQpSnapshot {
+    pub(crate) qpn: u32,
+    pub(crate) requests_outstanding: u32,
+    pub(crate) recvs_outstanding: u32,
+}
+
+/// A region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MockRegionSnapshot {
+    pub(crate) key: u32,
+    pub(crate) memory: (u64, u64),
+}
+
+/// Length of memory that cannot be parked, in bytes.
+pub(crate) const UNPARKABLE: u64 = 0x333;
+
+impl Net {
+    /// Makes the next parking, and its resumption, fail at this step.
+    pub(crate) fn refuse_parking(&self, step: Step) {
+        self.0.borrow_mut().refuse_parking.push(step);
+    }
+
+    /// Fails if the test has made the step fail.
+    fn passes(&self, step: Step) -> Result<(), ProviderError> {
+        let refused = &mut self.0.borrow_mut().refuse_parking;
+        match refused.iter().position(|refused| *refused == step) {
+            None => Ok(()),
+            Some(at) => {
+                refused.remove(at);
+                Err(ProviderError::Device(format!(
+                    "{step:?} is refused by the test"
+                )))
+            }
+        }
+    }
+
+    fn park(&self, node: usize, kind: &'static str, number: u32) {
+        let is_new = self.0.borrow_mut().nodes[node]
+            .parked
+            .insert((kind, number));
+        assert!(is_new, "{kind} {number:#x} was parked twice");
+    }
+
+    /// Fails unless the object was parked and not resumed.
+    fn take_up(&self, node: usize, kind: &'static str, number: u32) -> Result<(), ProviderError> {
+        let parked = &mut self.0.borrow_mut().nodes[node].parked;
+        if parked.remove(&(kind, number)) {
+            return Ok(());
+        }
+        different(format!("no {kind} {number:#x} was parked"))
+    }
+}
+
+fn different<T>(what: String) -> Result<T, ProviderError> {
+    Err(ProviderError::Device(what))
+}
+
+impl MockParking {
+    fn park(&self, kind: &'static str, number: u32) {
+        self.0.net.park(self.0.node, kind, number);
+    }
+}
+
+impl ParkProvider for Mock {
+    type Parking = MockParking;
+    /// Index of the node.
+    type Snapshot = usize;
+    type Handover = MockHandover;
+    type PdSnapshot = u32;
+    type CqSnapshot = MockCqSnapshot;
+    type SrqSnapshot = MockSrqSnapshot;
+    type QpSnapshot = MockQpSnapshot;
+    type RegionSnapshot = MockRegionSnapshot;
+    /// Current remote key of the window.
+    type WindowSnapshot = u32;
+
+    fn can_park_region(&self, _region: &u32, memory: &(u64, u64)) -> Result<(), ProviderError> {
+        if memory.1 == UNPARKABLE {
+            return Err(ProviderError::Unsupported("lent memory".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn begin_parking(self) -> Result<MockParking, (Self, ProviderError)> {
+        match self.net.passes(Step::Begin) {
+            Ok(()) => Ok(MockParking(self)),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn park_pd(parking: &mut MockParking, pd: u32) -> u32 {
+        parking.park("pd", pd);
+        pd
+    }
+
+    fn park_cq(parking: &mut MockParking, cq: MockCq) -> MockCqSnapshot {
+        let number = cq.0.borrow().number;
+        parking.park("cq", number);
+        MockCqSnapshot {
+            number,
+            taken: cq.taken(),
+        }
+    }
+
+    fn park_srq(parking: &mut MockParking, srq: MockSrq) -> MockSrqSnapshot {
+        let number = srq.0.borrow().number;
+        parking.park("srq", number);
+        MockSrqSnapshot {
+            number,
+            posted: srq.posted(),
+        }
+    }
+
+    fn park_qp(parking: &mut MockParking, qp: MockQp) -> MockQpSnapshot {
+        let qpn = qp.number().get();
+        parking.park("qp", qpn);
+        MockQpSnapshot {
+            qpn,
+            requests_outstanding: qp.requests_outstanding(),
+            recvs_outstanding: qp.recvs_outstanding(),
+        }
+    }
+
+    fn park_region(parking: &mut MockParking, key: u32, memory: (u64, u64)) -> MockRegionSnapshot {
+        parking.park("region", key);
+        MockRegionSnapshot { key, memory }
+    }
+
+    fn park_window(parking: &mut MockParking, window: u32) -> u32 {
+        parking.park("window", window >> 8);
+        window
+    }
+
+    fn finish_parking(
+        parking: MockParking,
+    ) -> Result<(usize, MockHandover), (MockParking, ProviderError)> {
+        match parking.0.net.passes(Step::Finish) {
+            Ok(()) => Ok((parking.0.node, MockHandover(parking.0.net))),
+            Err(error) => Err((parking, error)),
+        }
+    }
+
+    fn cancel_parking(parking: MockParking) -> Result<Self, (MockParking, ProviderError)> {
+        match parking.0.net.passes(Step::Cancel) {
+            Ok(()) => Ok(parking.0),
+            Err(error) => Err((parking, error)),
+        }
+    }
+
+    fn resume(node: &usize, handover: MockHandover) -> Result<Self, (MockHandover, ProviderError)> {
+        let (net, node) = (handover.0.clone(), *node);
+        let exists = net.0.borrow().nodes.get(node).is_some();
+        let passes = net.passes(Step::Resume);
+        match passes {
+            Ok(()) if exists => Ok(Self {
+                net,
+                node,
+                limits: limits(node),
+            }),
+            Ok(()) => Err((handover, ProviderError::Device("no such node".to_owned()))),
+            Err(error) => Err((handover, error)),
+        }
+    }
+
+    fn resume_pd(&mut self, pd: &u32) -> Result<u32, ProviderError> {
+        self.net.take_up(self.node, "pd", *pd)?;
+        Ok(*pd)
+    }
+
+    fn resume_region(
+        &mut self,
+        pd: u32,
+        access: MemPrivFlags,
+        snapshot: &MockRegionSnapshot,
+    ) -> Result<(Registration<u32>, (u64, u64)), ProviderError> {
+        let MockRegionSnapshot { key, memory } = *snapshot;
+        self.net.take_up(self.node, "region", key)?;
+        let found = self.net.0.borrow().nodes[self.node]
+            .regions
+            .get(&key)
+            .copied();
+        if found != Some((pd, access, memory)) {
+            return different(format!("{found:?} is not {snapshot:?}, {access:?} in {pd}"));
+        }
+        let is_remote = access.intersects(MemPrivFlags::REMOTE);
+        let registration = Registration {
+            region: key,
+            lmr_context: key,
+            rmr_context: if is_remote { key } else { 0 },
+            address: memory.0,
+            bytes: memory.1,
+        };
+        Ok((registration, memory))
+    }
+
+    fn resume_window(
+        &mut self,
+        _pd: u32,
+        _outstanding_binds: u32,
+        window: &u32,
+    ) -> Result<u32, ProviderError> {
+        self.net.take_up(self.node, "window", *window >> 8)?;
+        Ok(*window)
+    }
+
+    fn resume_cq(
+        &mut self,
+        owner: u32,
+        snapshot: &MockCqSnapshot,
+    ) -> Result<MockCq, ProviderError> {
+        let MockCqSnapshot { number, taken } = *snapshot;
+        self.net.take_up(self.node, "cq", number)?;
+        let cqs = self.net.0.borrow().nodes[self.node].cqs.clone();
+        let cq = cqs.into_iter().find(|cq| cq.borrow().number == number);
+        let cq = MockCq(cq.expect("a queue that was parked"));
+        if cq.0.borrow().owner != owner || cq.taken() != taken {
+            return different(format!("the queue of {owner} is not {snapshot:?}"));
+        }
+        // Events that came before the queue is watched again are lost.
+        cq.0.borrow_mut().watched = false;
+        Ok(cq)
+    }
+
+    fn resume_srq(
+        &mut self,
+        _pd: u32,
+        max_recvs: u32,
+        _max_segments: u32,
+        _owner: u32,
+        snapshot: &MockSrqSnapshot,
+    ) -> Result<MockSrq, ProviderError> {
+        let MockSrqSnapshot { number, posted } = *snapshot;
+        self.net.take_up(self.node, "srq", number)?;
+        let srqs = self.net.0.borrow().nodes[self.node].srqs.clone();
+        let srq = srqs.into_iter().find(|srq| srq.borrow().number == number);
+        let srq = MockSrq(srq.expect("a queue that was parked"));
+        if srq.0.borrow().max_recvs != max_recvs || srq.posted() != posted {
+            return different(format!("{max_recvs} receives, and {snapshot:?}"));
+        }
+        Ok(srq)
+    }
+
+    fn resume_qp(
+        &mut self,
+        _pd: u32,
+        queues: QueuesOf<'_, Self>,
+        sizes: QueueSizes,
+        owner: u32,
+        snapshot: &MockQpSnapshot,
+    ) -> Result<MockQp, ProviderError> {
+        self.net.take_up(self.node, "qp", snapshot.qpn)?;
+        let state = self.net.peer(Qpn::masked(snapshot.qpn));
+        let qp = MockQp {
+            state: state.expect("a queue pair that was parked"),
+            net: self.net.clone(),
+        };
+        let outstanding = (qp.requests_outstanding(), qp.recvs_outstanding());
+        let state = qp.state.borrow();
+        let is_same = Rc::ptr_eq(&state.request_cq, &queues.request_cq.0)
+            && Rc::ptr_eq(&state.recv_cq, &queues.recv_cq.0)
+            && state.srq.as_ref().map(Rc::as_ptr) == queues.srq.map(|srq| Rc::as_ptr(&srq.0))
+            && (state.sizes, state.owner) == (sizes, owner)
+            && outstanding == (snapshot.requests_outstanding, snapshot.recvs_outstanding);
+        drop(state);
+        if !is_same {
+            return different(format!("the queue pair of {owner} is not {snapshot:?}"));
+        }
+        Ok(qp)
+    }
+
+    fn qp_state(&mut self, qp: &MockQp) -> Result<ResumedQp, ProviderError> {
+        Ok(match qp.state.borrow().queue {
+            Queue::Init => ResumedQp::Init,
+            Queue::ReadyToReceive => ResumedQp::ReadyToReceive,
+            Queue::ReadyToSend => ResumedQp::ReadyToSend,
+            Queue::Error => ResumedQp::Error,
+        })
+    }
+
+    fn finish_resuming(&mut self) -> Result<(), ProviderError> {
+        self.net.passes(Step::FinishResuming)?;
+        let left = self.net.0.borrow().nodes[self.node].parked.clone();
+        if left.is_empty() {
+            return Ok(());
+        }
+        different(format!("{left:?} were not resumed"))
+    }
+}

@@ -1,0 +1,80 @@
+//! An EVD that is parked and resumed. No thread waits on it.
+
+use super::{Evd, Queued, is_completion};
+use crate::event::Event;
+use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey, Handle, SrqHandle, SrqKey};
+use crate::object::evd::mode::CurrentMode;
+use crate::provider::ParkProvider;
+use crate::snapshot::{EvdSnapshot, QueuedSnapshot};
+
+impl<P: ParkProvider> Evd<P> {
+    /// Writes the EVD out.
+    pub(crate) fn park(
+        self,
+        key: EvdKey,
+        ia: u32,
+        parking: &mut P::Parking,
+    ) -> EvdSnapshot<P::CqSnapshot> {
+        let Self {
+            place: _,
+            obstacles: _,
+            idle: _,
+            queue,
+            cq,
+            qlen,
+            dtos: _,
+            notifications,
+            queued,
+            overflows,
+            flags,
+            streams: _,
+            mode,
+            cno,
+            recorded: _,
+            timed: _,
+            wakeups,
+        } = self;
+        let queue = queue
+            .into_iter()
+            .map(|Queued { event, srq }| QueuedSnapshot {
+                event,
+                srq: srq.map(|srq| SrqHandle::new(srq, ia)),
+            });
+        EvdSnapshot {
+            evd: EvdHandle { key, ia },
+            qlen,
+            flags,
+            is_waitable: mode.waitable,
+            is_enabled: mode.enabled,
+            cno: cno.map(|cno| CnoHandle::new(cno, ia)),
+            events: queue.collect(),
+            notifications,
+            queued,
+            overflows,
+            wakeups,
+            queue: cq.map(|cq| P::park_cq(parking, cq)),
+        }
+    }
+
+    /// Makes an EVD without streams. `events` are those of its software queue.
+    pub(crate) fn resume(
+        snapshot: &EvdSnapshot<P::CqSnapshot>,
+        cq: Option<P::Cq>,
+        cno: Option<CnoKey>,
+        events: impl Iterator<Item = (Event, Option<SrqKey>)>,
+    ) -> Self {
+        let mut evd = Self::new(cq, snapshot.qlen, snapshot.flags);
+        for (event, srq) in events {
+            evd.dtos += u32::from(is_completion(&event));
+            evd.queue.push_back(Queued { event, srq });
+        }
+        evd.notifications = snapshot.notifications;
+        evd.queued = snapshot.queued;
+        evd.overflows = snapshot.overflows;
+        evd.wakeups = snapshot.wakeups;
+        evd.mode = CurrentMode::resume(snapshot.is_waitable, snapshot.is_enabled);
+        evd.cno = cno;
+        evd.count_obstacles();
+        evd
+    }
+}

@@ -1,0 +1,83 @@
+//! Parking and resuming of instances.
+
+use super::*;
+use crate::mock::MockHandover;
+use crate::snapshot::IaSnapshot;
+
+fn parked(ia: Ia<Mock>) -> (IaSnapshot<Mock>, MockHandover) {
+    ia.park().expect("parks")
+}
+
+/// Parks and resumes an instance. Checks that the snapshot of the resumed instance is the same.
+fn resumed(ia: Ia<Mock>) -> Ia<Mock> {
+    let (snapshot, handover) = parked(ia);
+    let ia = match Ia::resume(&snapshot, handover) {
+        Ok(ia) => ia,
+        Err(error) => panic!("{error:?}: {snapshot:#?}"),
+    };
+    let (again, handover) = parked(ia);
+    assert_eq!(again, snapshot);
+    Ia::resume(&again, handover).expect("resumes")
+}
+
+impl Side {
+    /// Parks and resumes the side's instance.
+    fn resumed(self) -> Self {
+        let Self {
+            ia,
+            pz,
+            lmr,
+            recv,
+            request,
+            connect,
+            ep,
+        } = self;
+        Self {
+            ia: resumed(ia),
+            pz,
+            lmr,
+            recv,
+            request,
+            connect,
+            ep,
+        }
+    }
+}
+
+#[test]
+fn a_connection_with_posted_and_unpolled_work_goes_on_after_it_was_parked_and_resumed() {
+    let (net, mut a, mut b) = connected();
+    for cookie in 1..=3 {
+        b.post_recv(cookie).expect("posts");
+    }
+    a.send(11, NO_FLAGS).expect("posts");
+    let (mut a, mut b) = (a.resumed(), b.resumed());
+    assert_eq!(
+        (a.state(), b.state()),
+        (EpState::Connected, EpState::Connected)
+    );
+    // The first Send was carried out before, and nobody has polled it.
+    a.send(12, NO_FLAGS).expect("posts");
+    let success = |cookie| (cookie, DtoStatus::Success);
+    assert_eq!(a.completions(a.request), [success(11), success(12)]);
+    assert_eq!(b.completions(b.recv), [success(1), success(2)]);
+    // A Send that is carried out while both are parked.
+    net.hold();
+    a.send(13, NO_FLAGS).expect("posts");
+    let (snapshot_a, handover_a) = parked(a.ia);
+    let (snapshot_b, handover_b) = parked(b.ia);
+    net.release();
+    a.ia = Ia::resume(&snapshot_a, handover_a).expect("resumes");
+    b.ia = Ia::resume(&snapshot_b, handover_b).expect("resumes");
+    assert_eq!(a.completions(a.request), [success(13)]);
+    assert_eq!(b.completions(b.recv), [success(3)]);
+    a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
+        .expect("ends");
+    progress_both(&mut a, &mut b);
+    let gone = [ConnectionEventKind::Disconnected];
+    assert_eq!(
+        (a.connection_events(), b.connection_events()),
+        (gone.to_vec(), gone.to_vec())
+    );
+    drop((a, b));
+}
