@@ -125,6 +125,7 @@ impl Side {
 
     /// Dequeues and returns all events of an EVD.
     pub(super) fn events(&mut self, evd: EvdHandle) -> Vec<Event> {
+        parking::park_if_asked(&mut self.ia);
         std::iter::from_fn(|| self.ia.evd_dequeue(evd).ok().flatten()).collect()
     }
 
@@ -167,9 +168,13 @@ pub(super) fn dtos(events: &[Event]) -> Vec<(u64, DtoStatus)> {
 
 /// Runs the housekeeping of both sides eight times, which is enough for all messages of a handshake or of a disconnect.
 pub(super) fn progress_both(a: &mut Side, b: &mut Side) {
-    for _ in 0..8 {
+    for round in 0..8 {
         a.ia.progress();
         b.ia.progress();
+        if round % 4 == 1 {
+            parking::park_if_asked(&mut a.ia);
+            parking::park_if_asked(&mut b.ia);
+        }
     }
 }
 

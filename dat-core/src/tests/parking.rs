@@ -20,6 +20,48 @@ fn resumed(ia: Ia<Mock>) -> Ia<Mock> {
     Ia::resume(&again, handover).expect("resumes")
 }
 
+/// Environment variable of a process whose tests park and resume instances again and again.
+const ASKED: &str = "DAT_CORE_TESTS_PARK";
+
+/// Parks and resumes an instance in a process that is asked to, unless the instance cannot be parked.
+pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
+    if std::env::var_os(ASKED).is_none() {
+        return;
+    }
+    let other = Ia::open(Net::default().node(), IaConfig::default()).expect("opens");
+    let old = std::mem::replace(ia, other);
+    *ia = match old.park() {
+        Ok((snapshot, handover)) => {
+            let again = Ia::resume(&snapshot, handover);
+            resumed(again.unwrap_or_else(|error| panic!("{error:?}: {snapshot:#?}")))
+        }
+        Err(refused) => refused.ia.expect("the instance"),
+    };
+}
+
+/// All tests of calls, again: their instances are parked and resumed before events are dequeued, and between the steps
+/// of handshakes. Measurements and records are not carried.
+#[test]
+fn every_test_passes_if_instances_are_parked_and_resumed_again_and_again() {
+    let tests = std::env::current_exe().expect("this program");
+    let mut again = std::process::Command::new(tests);
+    let again = again
+        .env(ASKED, "yes")
+        .args(["tests::", "--quiet"])
+        .args([
+            "--skip",
+            "cm::",
+            "--skip",
+            "tests::parking",
+            "--skip",
+            "adapter::",
+        ])
+        .args(["--skip", "tests::latency", "--skip", "tests::recorder"]);
+    let ended = again.output().expect("runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{said}");
+}
+
 impl Side {
     /// Parks and resumes the side's instance.
     fn resumed(self) -> Self {

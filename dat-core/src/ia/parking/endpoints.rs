@@ -342,7 +342,8 @@ impl<P: ParkProvider> Ia<P> {
         }
     }
 
-    /// Ends connections whose queue pairs have stopped meanwhile, unless an event or a completion has reported that.
+    /// Ends connections whose queue pairs have stopped meanwhile, unless an event of the device reports that. A queue
+    /// pair with outstanding work flushes it, so there the completions report it.
     pub(super) fn end_broken(&mut self) -> Result<(), ResumeError> {
         let connected = |key: &EpKey| {
             let state = self.eps.get(*key).map(|ep| ep.hot.state);
@@ -353,7 +354,9 @@ impl<P: ParkProvider> Ia<P> {
         let all: Vec<EpKey> = self.eps.keys().filter(connected).collect();
         let mut broken = Vec::new();
         for key in all {
-            let Some(qp) = self.eps.get(key).and_then(|ep| ep.qp.get()) else {
+            let qp = self.eps.get(key).and_then(|ep| ep.qp.get());
+            let is_idle = |qp: &&P::Qp| qp.requests_outstanding() + qp.recvs_outstanding() == 0;
+            let Some(qp) = qp.filter(is_idle) else {
                 continue;
             };
             let state = self.provider.qp_state(qp);
