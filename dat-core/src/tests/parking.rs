@@ -1,5 +1,11 @@
 //! Parking and resuming of instances.
 
+mod everything;
+mod gap;
+mod lies;
+mod random_lies;
+mod refusals;
+
 use super::*;
 use crate::mock::MockHandover;
 use crate::snapshot::IaSnapshot;
@@ -121,5 +127,4 @@ fn a_connection_with_posted_and_unpolled_work_goes_on_after_it_was_parked_and_re
         (a.connection_events(), b.connection_events()),
         (gone.to_vec(), gone.to_vec())
     );
-    drop((a, b));
 }
