@@ -7,7 +7,10 @@
 mod parking;
 mod queue;
 
-pub(crate) use parking::MockHandover;
+pub(crate) use parking::{
+    MockCqSnapshot, MockHandover, MockQpSnapshot, MockRegionSnapshot, MockSrqSnapshot, Step,
+    UNPARKABLE,
+};
 
 use crate::address::Address;
 use crate::event::NetworkEvent;
@@ -195,6 +198,14 @@ impl Net {
     /// Makes the next request of the queue pair complete with this status.
     pub(crate) fn fail_next(&self, qpn: Qpn, status: DtoStatus) {
         self.0.borrow().qps[&qpn].borrow_mut().fail_next = Some(status);
+    }
+
+    /// Stops the first queue pair of a node, as the device does after an error. Reports nothing.
+    pub(crate) fn stop_qp(&self, node: usize) {
+        let world = self.0.borrow();
+        let mut qps = world.qps.values();
+        let qp = qps.find(|qp| qp.borrow().node == node);
+        qp.expect("a queue pair").borrow_mut().stop();
     }
 
     /// Queues an event of a node's device.

@@ -2,7 +2,6 @@
 
 mod everything;
 mod gap;
-mod lies;
 mod random_lies;
 mod refusals;
 

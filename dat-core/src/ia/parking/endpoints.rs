@@ -35,7 +35,7 @@ impl<P: ParkProvider> Ia<P> {
         let free = free_keys(TABLE, &tables.eps, self.id)?;
         let (mut all, mut setups) = (Vec::new(), Vec::new());
         for one in &tables.eps.objects {
-            let key = key_of(TABLE, one.ep, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.ep, self.id)?;
             let setup = self.setup_of(one)?;
             self.check_ep(one, tables.cm.parked_at)?;
             let binds = self.binds_of(one)?;

@@ -14,7 +14,7 @@ const MOST_SLOTS: u64 = 1 << 23;
 /// Limit of the counters. No counter reaches it in practice.
 pub(super) const MOST_COUNTED: u64 = 1 << 62;
 
-/// Returns the text with which errors name an object.
+/// Returns the text with which errors name an object: a handle, or the name of a table as `format_args`.
 pub(super) fn text(object: impl Debug) -> String {
     format!("{object:?}")
 }
@@ -38,7 +38,8 @@ pub(super) fn free_keys<T, H: Handle>(
     let slots = snapshot.objects.len() + snapshot.free.len();
     ResumeError::check_range(table, [("slots", slots as u64, MOST_SLOTS)])?;
     let keys = snapshot.free.iter();
-    keys.map(|handle| key_of(table, *handle, ia)).collect()
+    keys.map(|handle| key_of(format_args!("{table}"), *handle, ia))
+        .collect()
 }
 
 /// Returns the error for a value of an object that a DAT call would refuse, too.

@@ -76,7 +76,7 @@ impl<P: ParkProvider> Ia<P> {
         const TABLE: &str = "the PSPs";
         let mut all = Vec::new();
         for one in &tables.psps.objects {
-            let key = key_of(TABLE, one.psp, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.psp, self.id)?;
             let evd = self
                 .evd_for(Some(one.evd), EvdFlags::CR, Subtype::HandleEvdCr)
                 .map_err(refused(one.psp))?;
@@ -111,7 +111,7 @@ impl<P: ParkProvider> Ia<P> {
         const TABLE: &str = "the RSPs";
         let mut all = Vec::new();
         for one in &tables.rsps.objects {
-            let key = key_of(TABLE, one.rsp, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.rsp, self.id)?;
             let mut evd = key_of(one.rsp, one.evd, self.id)?;
             let ep = one.ep.map(|ep| key_of(one.rsp, ep, self.id)).transpose()?;
             let name = text(one.rsp);
@@ -180,7 +180,7 @@ impl<P: ParkProvider> Ia<P> {
         const TABLE: &str = "the connection requests";
         let mut all = Vec::new();
         for one in &tables.crs.objects {
-            let key = key_of(TABLE, one.cr, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.cr, self.id)?;
             check_numbers(one)?;
             let conn = conns.take(one.cr, one.conn)?;
             if !matches!(

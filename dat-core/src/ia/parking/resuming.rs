@@ -116,7 +116,7 @@ impl<P: ParkProvider> Ia<P> {
             recvs_outstanding,
         } = tables.ended;
         check_counters(
-            "the counters",
+            format_args!("the counters"),
             [
                 ("requests", requests),
                 ("request_bytes", request_bytes),
@@ -131,7 +131,7 @@ impl<P: ParkProvider> Ia<P> {
             ],
         )?;
         ResumeError::check_range(
-            "the counters",
+            format_args!("the counters"),
             [
                 ("requests_outstanding", requests_outstanding, 0),
                 ("recvs_outstanding", recvs_outstanding, 0),
@@ -147,7 +147,7 @@ impl<P: ParkProvider> Ia<P> {
         const TABLE: &str = "the PZs";
         let mut all = Vec::new();
         for one in &tables.pzs.objects {
-            let key = key_of(TABLE, one.pz, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.pz, self.id)?;
             let pd = self.provider.resume_pd(&one.domain);
             let pd = pd.map_err(|error| ResumeError::device(text(one.pz), &error))?;
             all.push((key, Pz { pd, users: 0 }));
@@ -162,7 +162,7 @@ impl<P: ParkProvider> Ia<P> {
         const TABLE: &str = "the CNOs";
         let mut all = Vec::new();
         for one in &tables.cnos.objects {
-            let key = key_of(TABLE, one.cno, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.cno, self.id)?;
             check_counters(one.cno, [("released", one.released)])?;
             let triggered = one.triggered.map(|evd| key_of(one.cno, evd, self.id));
             all.push((key, Cno::resume(triggered.transpose()?, one.released)));
@@ -178,7 +178,7 @@ impl<P: ParkProvider> Ia<P> {
         const TABLE: &str = "the SRQs";
         let mut all = Vec::new();
         for one in &tables.srqs.objects {
-            let key = key_of(TABLE, one.srq, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.srq, self.id)?;
             self.check_srq(one)?;
             let pz = self.pz_key(one.pz).map_err(refused(one.srq))?;
             let (pd, owner) = (self.pzs[pz].pd, index_of(key));
@@ -228,7 +228,7 @@ impl<P: ParkProvider> Ia<P> {
         let free = free_keys(TABLE, &tables.evds, self.id)?;
         let mut all = Vec::new();
         for one in &tables.evds.objects {
-            let key = key_of(TABLE, one.evd, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.evd, self.id)?;
             let name = text(one.evd);
             let owner = index_of(key);
             let cq = match &one.queue {
@@ -341,7 +341,7 @@ impl<P: ParkProvider> Ia<P> {
         let uses = self.uses_of_lmrs(tables)?;
         let (mut all, mut retired) = (Vec::new(), Vec::new());
         for one in &tables.lmrs.objects {
-            let key = key_of(TABLE, one.lmr, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.lmr, self.id)?;
             let mut lmr = self.read_lmr(one)?;
             let (bound, held) = uses.get(&key).copied().unwrap_or_default();
             lmr.resume_uses(bound, held);
@@ -425,7 +425,7 @@ impl<P: ParkProvider> Ia<P> {
         }
         let mut all = Vec::new();
         for one in &tables.rmrs.objects {
-            let key = key_of(TABLE, one.rmr, self.id)?;
+            let key = key_of(format_args!("{TABLE}"), one.rmr, self.id)?;
             let binds = outstanding.get(&key).copied().unwrap_or(0);
             let rmr = self.read_rmr(one, binds)?;
             if let Some(bound) = rmr.posted()
@@ -489,10 +489,10 @@ impl<P: ParkProvider> Ia<P> {
 
     fn read_async_evds(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
         const TABLE: &str = "the asynchronous EVDs";
-        let own = key_of(TABLE, tables.async_evd, self.id)?;
+        let own = key_of(format_args!("{TABLE}"), tables.async_evd, self.id)?;
         self.async_evd = own;
         for &evd in core::iter::once(&tables.async_evd).chain(&tables.async_evds) {
-            let known = self.evd(evd).map_err(refused(TABLE))?;
+            let known = self.evd(evd).map_err(refused(format_args!("{TABLE}")))?;
             let is_second = evd.key != own && self.async_evds.contains(&evd.key);
             let is_again = evd.key == own && self.evds[own].streams.any();
             if !known.flags.contains(EvdFlags::ASYNC) || is_second || is_again {

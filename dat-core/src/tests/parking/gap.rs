@@ -1,1 +1,179 @@
-//! x
+//! Events of the time in which no process has the instance.
+
+use super::*;
+use crate::mock::MockHandover;
+use crate::provider::ProviderEvent;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn resume((snapshot, handover): (IaSnapshot<Mock>, MockHandover)) -> Ia<Mock> {
+    Ia::resume(&snapshot, handover).expect("resumes")
+}
+
+/// The peer has answered, and so many deadlines have passed that the attempt would have been given up.
+#[test]
+fn an_answer_that_arrived_meanwhile_counts_although_all_deadlines_passed() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let cr = request(&mut a, &mut b, b"");
+    let parked_a = parked(a.ia);
+    b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
+    net.pass(3_600 * SECOND);
+    a.ia = resume(parked_a);
+    a.ia.progress();
+    assert_eq!(a.connection_events(), [ConnectionEventKind::Established]);
+    assert_eq!(a.state(), EpState::Connected);
+}
+
+/// More datagrams than one call takes.
+#[test]
+fn all_datagrams_that_arrived_meanwhile_are_handled_first() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    a.ia.psp_create(QUAL, a.connect, PspFlags::CONSUMER)
+        .expect("listens");
+    let parked_a = parked(a.ia);
+    for _ in 0..100 {
+        let evds = EpEvds::dto(b.recv).connect(b.connect);
+        b.ep = b.ia.ep_create(Some(b.pz), evds, None).expect("an EP");
+        let (whom, timeout, flags) = (b.address(), Timeout::INFINITE, ConnectFlags::empty());
+        let mut gid = crate::attributes::gid_of(whom);
+        gid[15] -= 1;
+        let whom = crate::attributes::address_of(gid);
+        b.ia.ep_connect(b.ep, whom, QUAL, timeout, b"", Qos::BEST_EFFORT, flags)
+            .expect("connects");
+    }
+    a.ia = resume(parked_a);
+    assert!(!a.ia.has_more());
+    assert_eq!(a.ia.cm_counters().received, 100);
+}
+
+#[test]
+fn a_peer_that_disconnected_meanwhile_ends_the_connection() {
+    let (_net, mut a, mut b) = connected();
+    let parked_a = parked(a.ia);
+    b.ia.ep_disconnect(b.ep, CloseFlags::Abrupt).expect("ends");
+    a.ia = resume(parked_a);
+    a.ia.progress();
+    assert_eq!(a.connection_events(), [ConnectionEventKind::Disconnected]);
+}
+
+/// Its completion, and its event if it has one, are reported as if the process had been there.
+#[test]
+fn a_connection_that_broke_meanwhile_is_broken() {
+    let breaks: [(&str, fn(&Net, &Side)); 3] = [
+        ("a request fails", |net, a| {
+            net.fail_next(a.qpn(), DtoStatus::ErrTransport);
+            net.release();
+        }),
+        ("the device reports it", |net, _| {
+            net.stop_qp(0);
+            net.report(0, ProviderEvent::QpError { owner: 0, event: 5 });
+        }),
+        ("the event was lost", |net, _| net.stop_qp(0)),
+    ];
+    for (how, harm) in breaks {
+        let (net, mut a, _b) = connected();
+        let qpn = a.qpn();
+        let posts = how == "a request fails";
+        if posts {
+            net.hold();
+            a.send(1, NO_FLAGS).expect("posted");
+        }
+        let (snapshot, handover) = parked(a.ia);
+        if posts {
+            net.fail_next(qpn, DtoStatus::ErrTransport);
+            net.release();
+        } else {
+            let other = Side::new(&net, |_| {});
+            harm(&net, &other);
+        }
+        a.ia = resume((snapshot, handover));
+        a.events(a.request);
+        a.ia.progress();
+        assert_eq!(
+            a.connection_events(),
+            [ConnectionEventKind::Broken],
+            "{how}"
+        );
+        let cause = a.ia.ep_end_cause(a.ep).expect("exists");
+        let expected = match how {
+            "the device reports it" => EndCause::QueuePair(5),
+            "the event was lost" => EndCause::QueuePair(0),
+            _ => EndCause::Dto {
+                status: DtoStatus::ErrTransport,
+                syndrome: (5, 1),
+            },
+        };
+        assert_eq!(cause, Some(expected), "{how}");
+    }
+}
+
+/// The probe that is due at the resumption is sent, and its failure ends the connection.
+#[test]
+fn a_keep_alive_check_that_became_due_meanwhile_is_made() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let transport = Some(EpTransport {
+        keep_alive: Some(core::time::Duration::from_secs(1)),
+        ..EpTransport::default()
+    });
+    let change = EpChange {
+        transport,
+        ..EpChange::default()
+    };
+    a.ia.ep_modify(a.ep, &change).expect("kept alive");
+    connect(&mut a, &mut b);
+    let (qpn, parked_a) = (a.qpn(), parked(a.ia));
+    let posted = net.posted(qpn);
+    net.pass(10 * SECOND);
+    a.ia = resume(parked_a);
+    assert_eq!(net.posted(qpn), posted);
+    a.ia.progress();
+    assert_eq!(net.posted(qpn), posted + 1, "the probe");
+}
+
+/// The device's report of entries was lost with the process, and the queue is polled nevertheless.
+#[test]
+fn the_requests_of_a_graceful_disconnect_that_ended_meanwhile_end_it() {
+    let (net, mut a, mut b) = connected();
+    b.post_recv(1).expect("posted");
+    net.hold();
+    a.send(1, NO_FLAGS).expect("posted");
+    a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
+        .expect("ends");
+    assert_eq!(a.state(), EpState::DisconnectPending);
+    let parked_a = parked(a.ia);
+    net.release();
+    a.ia = resume(parked_a);
+    a.ia.progress();
+    assert_eq!(a.state(), EpState::Disconnected);
+    assert_eq!(a.completions(a.request), [(1, DtoStatus::Success)]);
+}
+
+#[test]
+fn a_wait_finds_what_arrived_meanwhile() {
+    let (_net, mut a, mut b) = connected();
+    let cno = a.ia.cno_create(None).expect("a CNO");
+    a.ia.evd_modify_cno(a.recv, Some(cno)).expect("attached");
+    a.post_recv(1).expect("posted");
+    a.post_recv(2).expect("posted");
+    let parked_a = parked(a.ia);
+    b.send(1, NO_FLAGS).expect("posted");
+    a.ia = resume(parked_a);
+    assert_eq!(a.ia.cno_wait(cno, Timeout::ZERO), Ok(Some(a.recv)));
+    assert_eq!(a.completions(a.recv), [(1, DtoStatus::Success)]);
+    // And a wait that sleeps is woken.
+    let (snapshot, handover) = parked(a.ia);
+    a.ia = resume((snapshot, handover));
+    let wait = a.ia.evd_wait_begin(a.recv, Timeout::INFINITE, 1);
+    let wait = match a.ia.evd_wait_check(wait.expect("waits")) {
+        Ok(EvdWaitStatus::Pending(wait, _)) => wait,
+        other => panic!("{other:?}"),
+    };
+    b.send(2, NO_FLAGS).expect("posted");
+    assert!(matches!(
+        a.ia.evd_wait_check(wait),
+        Ok(EvdWaitStatus::Ready(..))
+    ));
+}
