@@ -20,7 +20,6 @@
 //! |---|---|
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //! | [`provider`] | the interface to the device |
-//! | [`snapshot`] | a parked instance, which is plain data |
 //! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | arguments and results |
 //! | `handle`, `slots`, `table` | handles of objects, and their look-up |
 //!
@@ -45,7 +44,6 @@ pub mod provider;
 mod refusal;
 mod round_robin;
 mod slots;
-pub mod snapshot;
 pub mod stats;
 mod table;
 #[cfg(test)]
@@ -81,7 +79,7 @@ pub use ia::call::rmr::{RmrBinding, RmrParam};
 pub use ia::call::rsp::RspParam;
 pub use ia::call::srq::{SrqAttr, SrqParam};
 pub use ia::instance::{Ia, IaConfig, IaParam, Opened, TransportConfig};
-pub use ia::parking::{NotParked, NotResumed};
+pub use ia::parking::{NotParked, NotResumed, Parked};
 pub use object::cno::Agent;
 pub use object::cr::Peer;
 pub use object::ep::attr::EpAttr;
@@ -129,6 +127,16 @@ pub mod srq {
 pub mod recorder {
     pub use crate::object::recorder::{
         Keeper, Occasion, Posted, RECORDS, Record, Recorded, RecordedEp, RecorderDump,
+    };
+}
+
+/// Snapshots of parked instances: plain data ([`Ia::park`]).
+pub mod snapshot {
+    pub use crate::ia::snapshot::{IaSnapshot, IaTables};
+    pub use crate::object::snapshot::{
+        BindingSnapshot, CnoSnapshot, CrSnapshot, EpSnapshot, EvdSnapshot, LmrSnapshot,
+        PendingBindSnapshot, PspSnapshot, PzSnapshot, QueuedSnapshot, RmrSnapshot, RspSnapshot,
+        SrqSnapshot, TableSnapshot,
     };
 }
 

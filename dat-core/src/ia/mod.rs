@@ -18,4 +18,5 @@ mod number;
 pub(crate) mod parking;
 mod refused;
 mod regions;
+pub(crate) mod snapshot;
 mod watched_evds;

@@ -1,5 +1,5 @@
-//! Numbers of IAs. Handles contain them, so no two IAs of a process have the same number at the same time. An IA that is
-//! resumed keeps its number, which another process has given out.
+//! Numbers of IAs. Handles contain them, so no two IAs of a process have the same number at the same time. An IA that
+//! is resumed keeps its number, which another process has given out.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! An instance that outlives its process.
 //!
-//! [`Ia::park`] turns an instance, the only one of its adapter, into a snapshot, which is plain data, and the provider's
-//! descriptors. The device goes on with the work that it has. [`Ia::resume`] makes an instance of them, in another
+//! [`Ia::park`] turns an instance, the only one of its adapter, into a snapshot, which is plain data, and the
+//! provider's descriptors. The device goes on with the work that it has. [`Ia::resume`] makes an instance of them, in another
 //! process or in the same one. Handles keep their numbers, and later handles are those that the parked instance would
 //! have given out.
 //!
@@ -42,9 +42,9 @@ use crate::error::parking::{ParkError, ResumeError};
 use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
 use crate::ia::instance::{Ia, cm_config};
 use crate::ia::number::IaNumber;
+use crate::ia::snapshot::{IaSnapshot, IaTables};
 use crate::object::evd::mode::Waiter;
 use crate::provider::{ParkProvider, Provider};
-use crate::snapshot::{IaSnapshot, IaTables};
 
 /// Maximum number of calls that receive datagrams at the resumption. Each of them takes a bounded number, and a peer
 /// may send faster than they are handled.
@@ -69,6 +69,9 @@ pub struct NotResumed<P: ParkProvider> {
     pub error: ResumeError,
 }
 
+/// Snapshot of an instance, and what goes along with it.
+pub type Parked<P> = (IaSnapshot<P>, <P as ParkProvider>::Handover);
+
 impl<P: ParkProvider> Ia<P> {
     /// Parks the instance. If the snapshot is resumed, the peers notice nothing but time that passes.
     ///
@@ -80,7 +83,7 @@ impl<P: ParkProvider> Ia<P> {
     /// - functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`], [`ParkError::Keeper`]);
     /// - [`ParkError::Region`]: another process cannot have the memory;
     /// - [`ParkError::Provider`].
-    pub fn park(mut self) -> Result<(IaSnapshot<P>, P::Handover), Box<NotParked<P>>> {
+    pub fn park(mut self) -> Result<Parked<P>, Box<NotParked<P>>> {
         if let Err(error) = self.check_parkable() {
             return Err(self.not_parked(error));
         }

@@ -16,5 +16,6 @@ pub mod recorder;
 pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod service_point;
+pub(crate) mod snapshot;
 pub mod srq;
 pub(crate) mod view;

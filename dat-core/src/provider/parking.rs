@@ -82,10 +82,7 @@ pub trait ParkProvider: Provider {
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason.
-    #[allow(
-        clippy::type_complexity,
-        reason = "two types of the provider, or two others"
-    )]
+    #[expect(clippy::type_complexity, reason = "two results, each with two parts")]
     fn finish_parking(
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;

@@ -7,13 +7,14 @@ use crate::error::Subtype;
 use crate::error::parking::ResumeError;
 use crate::handle::{EpKey, EvdHandle, EvdKey, LmrKey, index_of};
 use crate::ia::instance::Ia;
+use crate::ia::snapshot::IaTables;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::object::ep::{DISCARD_OWNER, DRAIN_TIMEOUT, Ep, MAX_OWNER, Setup};
 use crate::object::rmr::PendingBind;
+use crate::object::snapshot::{EpSnapshot, PendingBindSnapshot};
 use crate::provider::{CompletionQueue, Nanos, ParkProvider, QueuePair, QueuesOf, ResumedQp};
 use crate::slots::Slots;
-use crate::snapshot::{EpSnapshot, IaTables, PendingBindSnapshot};
 use crate::types::EvdFlags;
 
 type EpSnapshotOf<P> = EpSnapshot<<P as ParkProvider>::QpSnapshot, <P as ParkProvider>::CqSnapshot>;

@@ -7,7 +7,7 @@ use crate::cm::{CmSnapshot, ConnId, ConnSnapshot};
 use crate::error::DatError;
 use crate::error::parking::ResumeError;
 use crate::handle::Handle;
-use crate::snapshot::TableSnapshot;
+use crate::object::snapshot::TableSnapshot;
 
 /// Limit of the slots of a table. No program has so many objects.
 const MOST_SLOTS: u64 = 1 << 23;

@@ -8,14 +8,15 @@ use crate::error::Subtype;
 use crate::error::parking::ResumeError;
 use crate::handle::{CrHandle, EpHandle, EpKey, Handle};
 use crate::ia::instance::Ia;
+use crate::ia::snapshot::IaTables;
 use crate::object::cr::{Cr, Peer};
 use crate::object::ep::state::EpState;
 use crate::object::evd::streams::Stream;
 use crate::object::psp::Psp;
 use crate::object::rsp::Rsp;
 use crate::object::service_point::{ServicePoint, service_id};
+use crate::object::snapshot::CrSnapshot;
 use crate::provider::{ParkProvider, Path};
-use crate::snapshot::{CrSnapshot, IaTables};
 use crate::table::Table;
 use crate::types::{ConnQual, EvdFlags, PspFlags};
 

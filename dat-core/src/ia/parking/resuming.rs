@@ -10,19 +10,18 @@ use crate::event::Event;
 use crate::handle::{EvdHandle, Handle, LmrHandle, LmrKey, SrqKey, index_of};
 use crate::ia::instance::{Ia, IaConfig};
 use crate::ia::regions::Regions;
+use crate::ia::snapshot::IaTables;
 use crate::object::cno::Cno;
 use crate::object::evd::queue::{Evd, is_completion};
 use crate::object::evd::streams::Stream;
 use crate::object::lmr::{Lmr, MemType, Registered};
 use crate::object::pz::Pz;
 use crate::object::rmr::Rmr;
+use crate::object::snapshot::{EvdSnapshot, LmrSnapshot, QueuedSnapshot, RmrSnapshot, SrqSnapshot};
 use crate::object::srq::Srq;
 use crate::object::srq::state::Watermark;
 use crate::provider::{CompletionQueue, Limits, ParkProvider};
 use crate::slots::Slots;
-use crate::snapshot::{
-    EvdSnapshot, IaTables, LmrSnapshot, QueuedSnapshot, RmrSnapshot, SrqSnapshot,
-};
 use crate::stats::{Ended, EpStats};
 use crate::table::Table;
 use crate::types::{EvdFlags, MemPrivFlags, OF_REGIONS};

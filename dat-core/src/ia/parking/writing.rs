@@ -6,12 +6,13 @@ use crate::handle::{
     AnyHandle, CrHandle, EvdHandle, Handle, LmrHandle, PspHandle, PzHandle, RspHandle,
 };
 use crate::ia::instance::Ia;
+use crate::ia::snapshot::IaTables;
 use crate::object::evd::queue::Evd;
+use crate::object::snapshot::{
+    CrSnapshot, LmrSnapshot, PspSnapshot, PzSnapshot, RspSnapshot, TableSnapshot,
+};
 use crate::provider::{Limits, Nanos, ParkProvider};
 use crate::slots::{Resident, Slots};
-use crate::snapshot::{
-    CrSnapshot, IaTables, LmrSnapshot, PspSnapshot, PzSnapshot, RspSnapshot, TableSnapshot,
-};
 use crate::table::Table;
 
 impl<P: ParkProvider> Ia<P> {

@@ -2,8 +2,8 @@
 
 use super::Cno;
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey, Handle};
+use crate::object::snapshot::CnoSnapshot;
 use crate::round_robin::RoundRobin;
-use crate::snapshot::CnoSnapshot;
 
 impl Cno {
     /// Returns the number of waiters.

@@ -8,8 +8,8 @@ use crate::handle::{
     EpHandle, EpKey, EvdHandle, Handle, LmrHandle, PzHandle, RmrHandle, SrqHandle,
 };
 use crate::object::rmr::PendingBind;
+use crate::object::snapshot::{EpSnapshot, PendingBindSnapshot};
 use crate::provider::{Nanos, ParkProvider};
-use crate::snapshot::{EpSnapshot, PendingBindSnapshot};
 
 impl<P: ParkProvider> Ep<P> {
     /// Writes the endpoint out. `next_check` is the time of its check, if one is scheduled.

@@ -4,8 +4,8 @@ use super::{Bound, Rmr};
 use crate::handle::{
     EpHandle, EpKey, Handle, LmrHandle, LmrKey, PzHandle, PzKey, RmrHandle, RmrKey,
 };
+use crate::object::snapshot::{BindingSnapshot, RmrSnapshot};
 use crate::provider::ParkProvider;
-use crate::snapshot::{BindingSnapshot, RmrSnapshot};
 
 impl<P: ParkProvider> Rmr<P> {
     /// Writes the RMR out.

@@ -2,8 +2,8 @@
 
 use super::Srq;
 use crate::handle::{PzHandle, PzKey, SrqHandle, SrqKey};
+use crate::object::snapshot::SrqSnapshot;
 use crate::provider::ParkProvider;
-use crate::snapshot::SrqSnapshot;
 
 impl<P: ParkProvider> Srq<P> {
     /// Writes the SRQ out.

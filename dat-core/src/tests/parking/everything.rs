@@ -189,7 +189,11 @@ impl Everything {
             .iter()
             .filter_map(|event| match event {
                 Event::ConnectionRequest(request) => Some(request.cr),
-                _ => None,
+                Event::Dto(_)
+                | Event::RmrBind(_)
+                | Event::Connection(_)
+                | Event::Async(_)
+                | Event::Software(_) => None,
             })
             .collect();
         let cr = requests[0];

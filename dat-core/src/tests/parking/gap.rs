@@ -58,54 +58,37 @@ fn a_peer_that_disconnected_meanwhile_ends_the_connection() {
     assert_eq!(a.connection_events(), [ConnectionEventKind::Disconnected]);
 }
 
-/// Its completion, and its event if it has one, are reported as if the process had been there.
+/// A request fails meanwhile: its completion says so.
 #[test]
-fn a_connection_that_broke_meanwhile_is_broken() {
-    let breaks: [(&str, fn(&Net, &Side)); 3] = [
-        ("a request fails", |net, a| {
-            net.fail_next(a.qpn(), DtoStatus::ErrTransport);
-            net.release();
-        }),
-        ("the device reports it", |net, _| {
-            net.stop_qp(0);
-            net.report(0, ProviderEvent::QpError { owner: 0, event: 5 });
-        }),
-        ("the event was lost", |net, _| net.stop_qp(0)),
-    ];
-    for (how, harm) in breaks {
+fn a_request_that_failed_meanwhile_breaks_its_connection() {
+    let (net, mut a, _b) = connected();
+    let qpn = a.qpn();
+    net.hold();
+    a.send(1, NO_FLAGS).expect("posted");
+    let parked_a = parked(a.ia);
+    net.fail_next(qpn, DtoStatus::ErrTransport);
+    net.release();
+    a.ia = resume(parked_a);
+    assert_eq!(a.completions(a.request), [(1, DtoStatus::ErrTransport)]);
+    a.ia.progress();
+    assert_eq!(a.connection_events(), [ConnectionEventKind::Broken]);
+}
+
+/// The device's event says so, or the event was lost. The queue pair has no work that could fail.
+#[test]
+fn a_queue_pair_that_stopped_meanwhile_breaks_its_connection() {
+    for event in [5, 0] {
         let (net, mut a, _b) = connected();
-        let qpn = a.qpn();
-        let posts = how == "a request fails";
-        if posts {
-            net.hold();
-            a.send(1, NO_FLAGS).expect("posted");
+        let parked_a = parked(a.ia);
+        net.stop_qp(0);
+        if event != 0 {
+            net.report(0, ProviderEvent::QpError { owner: 0, event });
         }
-        let (snapshot, handover) = parked(a.ia);
-        if posts {
-            net.fail_next(qpn, DtoStatus::ErrTransport);
-            net.release();
-        } else {
-            let other = Side::new(&net, |_| {});
-            harm(&net, &other);
-        }
-        a.ia = resume((snapshot, handover));
-        a.events(a.request);
+        a.ia = resume(parked_a);
         a.ia.progress();
-        assert_eq!(
-            a.connection_events(),
-            [ConnectionEventKind::Broken],
-            "{how}"
-        );
+        assert_eq!(a.connection_events(), [ConnectionEventKind::Broken]);
         let cause = a.ia.ep_end_cause(a.ep).expect("exists");
-        let expected = match how {
-            "the device reports it" => EndCause::QueuePair(5),
-            "the event was lost" => EndCause::QueuePair(0),
-            _ => EndCause::Dto {
-                status: DtoStatus::ErrTransport,
-                syndrome: (5, 1),
-            },
-        };
-        assert_eq!(cause, Some(expected), "{how}");
+        assert_eq!(cause, Some(EndCause::QueuePair(event)));
     }
 }
 

@@ -57,7 +57,7 @@ macro_rules! harm_integers {
     ($($integer:ty),*) => {
         $(impl Harm for $integer {
             fn harm(&mut self, random: &mut Random) {
-                #[expect(clippy::cast_possible_truncation, reason = "any bits")]
+                #[allow(clippy::cast_possible_truncation, reason = "any bits")]
                 let any = random.next() as $integer;
                 *self = match random.below(7) {
                     0 => 0,
@@ -371,7 +371,12 @@ impl Harm for Event {
             Self::Connection(change) if !random.one_in(4) => {
                 pick(&mut [&mut change.ep, &mut change.private_data_size], random);
             }
-            _ => *self = Self::Async(AsyncEvent::IaCatastrophic),
+            Self::Dto(_)
+            | Self::RmrBind(_)
+            | Self::ConnectionRequest(_)
+            | Self::Connection(_)
+            | Self::Async(_)
+            | Self::Software(_) => *self = Self::Async(AsyncEvent::IaCatastrophic),
         }
     }
 }

@@ -4,8 +4,8 @@ use super::{Evd, Queued, is_completion};
 use crate::event::Event;
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey, Handle, SrqHandle, SrqKey};
 use crate::object::evd::mode::CurrentMode;
+use crate::object::snapshot::{EvdSnapshot, QueuedSnapshot};
 use crate::provider::ParkProvider;
-use crate::snapshot::{EvdSnapshot, QueuedSnapshot};
 
 impl<P: ParkProvider> Evd<P> {
     /// Writes the EVD out.
