@@ -15,6 +15,9 @@
 //! it has not returned are in its snapshot. Queues keep their work: what is posted stays posted, and entries of
 //! completion queues that were not taken stay in them.
 //!
+//! Addresses and the state of the port may change meanwhile. The provider asks for them at the resumption, and reports
+//! the changes as events.
+//!
 //! If the parking is cancelled, `cancel_parking` takes the place of `resume`, in the same process.
 //!
 //! Resumption changes nothing in the device before [`ParkProvider::finish_resuming`]. A provider believes nothing in

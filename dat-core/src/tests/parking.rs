@@ -2,6 +2,7 @@
 
 mod everything;
 mod gap;
+mod lies;
 mod random_lies;
 mod refusals;
 

@@ -3,11 +3,15 @@
 use core::mem::take;
 
 use crate::handle::{
-    AnyHandle, CrHandle, EvdHandle, Handle, LmrHandle, PspHandle, PzHandle, RspHandle,
+    AnyHandle, CrHandle, CrKey, EvdHandle, Handle, LmrHandle, PspHandle, PspKey, PzHandle,
+    RspHandle,
 };
 use crate::ia::instance::Ia;
 use crate::ia::snapshot::IaTables;
+use crate::object::cr::Cr;
 use crate::object::evd::queue::Evd;
+use crate::object::psp::Psp;
+use crate::object::pz::Pz;
 use crate::object::snapshot::{
     CrSnapshot, LmrSnapshot, PspSnapshot, PzSnapshot, RspSnapshot, TableSnapshot,
 };
@@ -71,13 +75,16 @@ impl<P: ParkProvider> Ia<P> {
         let mut contexts: Vec<(AnyHandle, u64)> = take(contexts).into_iter().collect();
         contexts.sort_by_key(|(handle, _)| handle.order());
         let free_lmrs = handles(regions.free().iter().copied(), ia);
-        let lmrs = regions.drain().map(|(key, lmr, is_retired)| LmrSnapshot {
-            lmr: LmrHandle { key, ia },
-            pz: PzHandle { key: lmr.pz, ia },
-            privileges: lmr.privileges,
-            kind: lmr.kind,
-            is_retired,
-            region: P::park_region(parking, lmr.region, lmr.memory),
+        let lmrs = regions.drain().map(|(key, lmr, is_retired)| {
+            let (region, memory, pz, privileges, kind) = lmr.into_parts();
+            LmrSnapshot {
+                lmr: LmrHandle { key, ia },
+                pz: PzHandle { key: pz, ia },
+                privileges,
+                kind,
+                is_retired,
+                region: P::park_region(parking, region, memory),
+            }
         });
         let lmrs = TableSnapshot {
             objects: lmrs.collect(),
@@ -107,17 +114,13 @@ impl<P: ParkProvider> Ia<P> {
             }),
             evds: slots(evds, ia, |key, evd: Evd<P>| evd.park(key, ia, parking)),
             srqs: table(srqs, ia, |key, srq| srq.park(key, ia, parking)),
-            pzs: table(pzs, ia, |key, pz| PzSnapshot {
+            pzs: table(pzs, ia, |key, Pz { pd, users: _ }| PzSnapshot {
                 pz: PzHandle { key, ia },
-                domain: P::park_pd(parking, pz.pd),
+                domain: P::park_pd(parking, pd),
             }),
-            psps: table(psps, ia, |key, psp| PspSnapshot {
-                psp: PspHandle { key, ia },
-                listen: psp.listen,
-                conn_qual: psp.conn_qual,
-                evd: EvdHandle::new(psp.evd, ia),
-                flags: psp.flags,
-                is_shared: state.is_shared(psp.listen),
+            psps: table(psps, ia, |key, psp| {
+                let is_shared = state.is_shared(psp.listen);
+                park_psp(key, ia, psp, is_shared)
             }),
             rsps: table(rsps, ia, |key, rsp| RspSnapshot {
                 rsp: RspHandle { key, ia },
@@ -126,20 +129,53 @@ impl<P: ParkProvider> Ia<P> {
                 evd: EvdHandle::new(rsp.evd, ia),
                 ep: rsp.ep.map(|ep| Handle::new(ep, ia)),
             }),
-            crs: table(crs, ia, |key, cr| CrSnapshot {
-                cr: CrHandle { key, ia },
-                conn: cr.conn,
-                peer: cr.peer,
-                conn_qual: cr.conn_qual,
-                local: cr.local,
-                remote_gid: cr.remote_gid,
-                remote_port: cr.remote_port,
-                private_data: cr.private_data,
-                reads_in: cr.reads_in,
-                local_ep: cr.local_ep.map(|ep| Handle::new(ep, ia)),
-                is_lent: cr.lent,
-            }),
+            crs: table(crs, ia, |key, cr| park_cr(key, ia, cr)),
         }
+    }
+}
+
+fn park_psp(key: PspKey, ia: u32, psp: Psp, is_shared: bool) -> PspSnapshot {
+    let Psp {
+        listen,
+        conn_qual,
+        evd,
+        flags,
+    } = psp;
+    PspSnapshot {
+        psp: PspHandle { key, ia },
+        listen,
+        conn_qual,
+        evd: EvdHandle::new(evd, ia),
+        flags,
+        is_shared,
+    }
+}
+
+fn park_cr(key: CrKey, ia: u32, cr: Cr) -> CrSnapshot {
+    let Cr {
+        conn,
+        peer,
+        conn_qual,
+        local,
+        remote_gid,
+        remote_port,
+        private_data,
+        reads_in,
+        local_ep,
+        lent: is_lent,
+    } = cr;
+    CrSnapshot {
+        cr: CrHandle { key, ia },
+        conn,
+        peer,
+        conn_qual,
+        local,
+        remote_gid,
+        remote_port,
+        private_data,
+        reads_in,
+        local_ep: local_ep.map(|ep| Handle::new(ep, ia)),
+        is_lent,
     }
 }
 

@@ -47,6 +47,23 @@ impl<P: Provider> Lmr<P> {
         }
     }
 
+    /// Returns what a snapshot has of the LMR: region, memory, PZ, privileges, kind. The rest follows from these and
+    /// from the RMRs.
+    pub(crate) fn into_parts(self) -> (P::Region, P::Memory, PzKey, MemPrivFlags, MemType) {
+        let Self {
+            region,
+            pz,
+            privileges,
+            effective: _,
+            created: _,
+            kind,
+            memory,
+            bound: _,
+            held: _,
+        } = self;
+        (region, memory, pz, privileges, kind)
+    }
+
     /// Sets the counts of uses of an LMR that was parked: RMRs that are bound to it, and windows and outstanding binds
     /// that use it.
     pub(crate) const fn resume_uses(&mut self, bound: u32, held: u32) {

@@ -1,0 +1,262 @@
+//! Snapshots that no instance has written: each is refused by name.
+
+use super::everything::Everything;
+use super::*;
+use crate::cm::State;
+use crate::handle::AnyHandle;
+use crate::ia::snapshot::IaTables;
+use crate::object::srq::state::Watermark;
+use crate::snapshot::EpSnapshot;
+
+type Tables = IaTables<Mock>;
+/// A change, and a part of the error that names it.
+type Lie = (&'static str, fn(&mut Tables));
+
+/// Index of the endpoint without EVDs.
+const WITHOUT_EVDS: usize = 2;
+
+/// Returns the last endpoint in a state. The last one that is connected is kept alive.
+fn ep(
+    tables: &mut Tables,
+    state: EpState,
+) -> &mut EpSnapshot<crate::mock::MockQpSnapshot, crate::mock::MockCqSnapshot> {
+    let found = tables.eps.objects.iter_mut();
+    let found = found.filter(|ep| ep.state == state && ep.pz.is_some());
+    found.last().expect("an endpoint in the state")
+}
+
+#[track_caller]
+fn assert_lies(lies: &[Lie]) {
+    for (expected, lie) in lies {
+        let Everything { a, b: _b, .. } = Everything::new();
+        let (mut snapshot, handover) = parked(a.ia);
+        lie(&mut snapshot.tables);
+        let refused = Ia::resume(&snapshot, handover).map(drop);
+        let text = refused.expect_err(expected).error.to_string();
+        assert!(text.contains(expected), "{text}, and not {expected}");
+    }
+}
+
+#[test]
+fn names_of_other_objects_are_refused() {
+    assert_lies(&[
+        ("is of another IA", |t| {
+            t.pzs.objects[0].pz = PzHandle::from_raw(1 << 32 | 1, t.number + 1);
+        }),
+        ("the PZs: PzKey(9v1) names no slot", |t| {
+            t.pzs.free.push(PzHandle::from_raw(1 << 32 | 9, t.number));
+        }),
+        ("the CNOs: the slot of", |t| {
+            t.cnos.free.push(t.cnos.objects[0].cno);
+        }),
+        ("no such PZ in this IA", |t| {
+            t.lmrs.objects[0].pz = t.pzs.free[0];
+        }),
+        ("no such SRQ in this IA", |t| {
+            for queued in t.evds.objects.iter_mut().flat_map(|evd| &mut evd.events) {
+                if let Some(srq) = queued.srq {
+                    let (key, ia) = srq.to_raw();
+                    queued.srq = Some(SrqHandle::from_raw(key + (2 << 32), ia));
+                }
+            }
+        }),
+        ("no such CNO in this IA", |t| {
+            let free = t.cnos.free[0];
+            let evds = &mut t.evds.objects;
+            evds.iter_mut()
+                .for_each(|evd| evd.cno = evd.cno.and(Some(free)));
+        }),
+        ("does not exist", |t| {
+            let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
+            ep.expect("an endpoint that binds").binds[0].lmr = Some(t.lmrs.free[0]);
+        }),
+        ("it was freed, and nothing uses it", |t| {
+            let lmrs = &mut t.lmrs.objects;
+            lmrs[0].is_retired = true;
+        }),
+        ("no such object in this IA", |t| {
+            t.contexts.push((AnyHandle::Pz(t.pzs.free[0]), 1));
+        }),
+        ("it has two contexts", |t| t.contexts.push(t.contexts[0])),
+        ("the EVD was made without the flag of this stream", |t| {
+            let evd = t.async_evd;
+            t.psps.objects[0].evd = evd;
+        }),
+        ("the asynchronous EVDs: ", |t| {
+            t.async_evd = t.evds.objects[1].evd
+        }),
+        ("is none, or is there twice", |t| {
+            t.async_evds.push(t.async_evd)
+        }),
+    ]);
+}
+
+#[test]
+fn an_endpoint_must_fit_its_state_and_its_connection() {
+    assert_lies(&[
+        ("and queue pair", |t| {
+            ep(t, EpState::Connected).queue_pair = None
+        }),
+        ("and a queue for what has none", |t| {
+            t.eps.objects[WITHOUT_EVDS].discard = None;
+        }),
+        ("None in state Connected", |t| {
+            ep(t, EpState::Connected).conn = None
+        }),
+        ("in state Unconnected", |t| {
+            ep(t, EpState::Connected).state = EpState::Unconnected;
+        }),
+        ("or that of another object", |t| {
+            let first = t.eps.objects.iter().find(|ep| ep.conn.is_some());
+            let conn = first.expect("a connected endpoint").conn;
+            ep(t, EpState::Connected).conn = conn;
+        }),
+        ("is in RepSent", |t| {
+            let conn = ep(t, EpState::CompletionPending).conn;
+            ep(t, EpState::Connected).conn = conn;
+        }),
+        ("is in Established", |t| {
+            let ep = ep(t, EpState::Connected);
+            (ep.state, ep.next_check) = (EpState::CompletionPending, None);
+        }),
+        ("its queue pair is in ReadyToSend", |t| {
+            let ep = ep(t, EpState::Connected);
+            (ep.state, ep.conn, ep.next_check) = (EpState::Disconnected, None, None);
+        }),
+        ("no path in state ActiveConnectionPending", |t| {
+            ep(t, EpState::ActiveConnectionPending).outgoing = None;
+        }),
+        ("no request or RSP for it", |t| t.rsps.objects.clear()),
+        ("is not in state TentativeConnectionPending", |t| {
+            let lent = t.crs.objects.iter_mut().find(|cr| cr.is_lent);
+            lent.expect("a request").is_lent = false;
+            let other = t.crs.objects.iter_mut().find(|cr| cr.local_ep.is_none());
+            other.expect("a request").is_lent = true;
+            let ep = t.eps.objects[0].ep;
+            let other = t.crs.objects.iter_mut().find(|cr| cr.is_lent);
+            other.expect("a request").local_ep = Some(ep);
+        }),
+        ("check at None in state DisconnectPending", |t| {
+            ep(t, EpState::DisconnectPending).next_check = None;
+        }),
+        ("next_check is 18446744073709551615", |t| {
+            ep(t, EpState::DisconnectPending).next_check = Some(u64::MAX);
+        }),
+        ("no address of ours has the index 7", |t| {
+            let path = &mut ep(t, EpState::Connected).path;
+            path.as_mut().expect("a path").source_gid_index = 7;
+        }),
+        ("unrung is ", |t| {
+            ep(t, EpState::Connected).counts.unrung = 1 << 40
+        }),
+        ("shared_bytes is ", |t| {
+            ep(t, EpState::Connected).counts.shared_bytes = u64::MAX;
+        }),
+        ("private_data is 257", |t| {
+            ep(t, EpState::Connected).private_data = vec![0; 257];
+        }),
+        ("max_recv_dtos is beyond", |t| {
+            ep(t, EpState::Connected).attr.max_recv_dtos = 1 << 20;
+        }),
+        ("is not MockQpSnapshot", |t| {
+            ep(t, EpState::Connected).attr.max_recv_dtos += 1;
+        }),
+        ("binds is ", |t| {
+            let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
+            let ep = ep.expect("an endpoint that binds");
+            ep.binds = vec![ep.binds[0]; 40];
+            t.rmrs.objects[0].binds = 99;
+        }),
+    ]);
+}
+
+#[test]
+fn numbers_of_queues_regions_and_requests_have_bounds() {
+    assert_lies(&[
+        ("the limits: ", |t| t.limits.max_qps += 1),
+        ("the configuration: retry_count is 8", |t| {
+            t.config.transport.retry_count = 8;
+        }),
+        ("the asynchronous EVD has no room", |t| {
+            t.config.async_evd_min_qlen = 0
+        }),
+        ("qlen is ", |t| {
+            let evd = t.evds.objects.iter_mut().find(|evd| evd.queue.is_some());
+            evd.expect("an EVD with a queue").qlen += 1_024;
+        }),
+        ("flags 0x0", |t| t.evds.objects[0].flags = EvdFlags::empty()),
+        ("events is ", |t| {
+            let evd = t.evds.objects.iter_mut().find(|evd| !evd.events.is_empty());
+            let evd = evd.expect("an EVD with events");
+            let software = Event::Software(SoftwareEvent(1));
+            evd.flags |= EvdFlags::SOFTWARE;
+            evd.events = vec![
+                crate::snapshot::QueuedSnapshot {
+                    event: software,
+                    srq: None
+                };
+                2_000
+            ];
+        }),
+        ("notifications is ", |t| {
+            t.evds.objects[0].notifications = u64::MAX
+        }),
+        ("its streams may not share it", |t| {
+            for ep in &mut t.eps.objects {
+                ep.attr.request_completion_flags = CompletionFlags::UNSIGNALLED;
+            }
+            let connected = |ep: &&mut EpSnapshot<_, _>| ep.pz.is_some();
+            let ep = t.eps.objects.iter_mut().find(connected);
+            ep.expect("an endpoint").attr.request_completion_flags = CompletionFlags::empty();
+        }),
+        ("low_watermark is 99", |t| {
+            t.srqs.objects[0].low_watermark = 99
+        }),
+        ("low watermark 2 in ", |t| {
+            t.srqs.objects[0].mode.watermark = Watermark::Off;
+        }),
+        ("privileges 0x", |t| {
+            t.lmrs.objects[0].privileges = MemPrivFlags::from_bits_retain(1 << 30);
+        }),
+        ("void up to 9", |t| t.rmrs.objects[0].void_up_to = 9),
+        ("is not a part of that LMR", |t| {
+            let posted = &mut t.rmrs.objects[0].posted;
+            posted.as_mut().expect("bound").triplet.segment_length = u64::MAX;
+        }),
+        ("which has 2", |t| {
+            let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
+            ep.expect("an endpoint that binds").binds[0].number = 3;
+        }),
+        ("does not listen at", |t| {
+            t.psps.objects[0].conn_qual.0 += 77
+        }),
+        ("of them have a service point", |t| {
+            t.psps.objects.pop();
+            t.psps.free.push(PspHandle::from_raw(3 << 32 | 2, t.number));
+        }),
+        ("mtu is 6", |t| t.crs.objects[0].peer.mtu = 6),
+        ("the counters: wakeups is ", |t| t.wakeups = u64::MAX),
+        ("has events that were not handled", |t| {
+            let conn = t.cm.conns[0].id;
+            t.cm.events.push(crate::cm::CmEvent::Established { conn });
+        }),
+        ("the clock shows", |t| t.cm.parked_at += 1 << 50),
+        ("is in state ", |t| {
+            let id = t.crs.objects[0].conn;
+            let conn = t.cm.conns.iter_mut().find(|conn| conn.id == id);
+            conn.expect("a connection").state = State::Closed;
+            conn_without_deadline(t, id);
+        }),
+        ("were not resumed", |t| {
+            t.rmrs.objects.clear();
+            t.eps.objects.iter_mut().for_each(|ep| ep.binds.clear());
+            t.lmrs.objects.retain(|lmr| !lmr.is_retired);
+        }),
+    ]);
+}
+
+fn conn_without_deadline(tables: &mut Tables, id: crate::cm::ConnId) {
+    for conn in tables.cm.conns.iter_mut().filter(|conn| conn.id == id) {
+        conn.state_deadline = None;
+    }
+}
