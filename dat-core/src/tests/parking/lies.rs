@@ -72,7 +72,7 @@ fn names_of_other_objects_are_refused() {
         }),
         ("it was freed, and nothing uses it", |t| {
             let lmrs = &mut t.lmrs.objects;
-            lmrs[0].is_retired = true;
+            lmrs[1].is_retired = true;
         }),
         ("no such object in this IA", |t| {
             t.contexts.push((AnyHandle::Pz(t.pzs.free[0]), 1));
@@ -126,7 +126,9 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("no path in state ActiveConnectionPending", |t| {
             ep(t, EpState::ActiveConnectionPending).outgoing = None;
         }),
-        ("no request or RSP for it", |t| t.rsps.objects.clear()),
+        ("no request or RSP for it", |t| {
+            t.rsps.objects.iter_mut().for_each(|rsp| rsp.ep = None)
+        }),
         ("is not in state TentativeConnectionPending", |t| {
             let lent = t.crs.objects.iter_mut().find(|cr| cr.is_lent);
             lent.expect("a request").is_lent = false;
