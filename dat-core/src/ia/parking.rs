@@ -1,9 +1,9 @@
 //! An instance that outlives its process.
 //!
 //! [`Ia::park`] turns an instance, the only one of its adapter, into a snapshot, which is plain data, and the
-//! provider's descriptors. The device goes on with the work that it has. [`Ia::resume`] makes an instance of them, in another
-//! process or in the same one. Handles keep their numbers, and later handles are those that the parked instance would
-//! have given out.
+//! provider's descriptors. The device goes on with the work that it has. [`Ia::resume`] makes an instance of them, in
+//! another process or in the same one. Handles keep their numbers, and later handles are those that the parked instance
+//! would have given out.
 //!
 //! ```text
 //!   the old process                                       the new process
