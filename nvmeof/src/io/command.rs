@@ -343,10 +343,12 @@ impl Io {
         };
         self.used = LocalLists::used(context.issuer.list, self.sqe.nsid.get(), context.local);
         let offered = self.data.bytes();
-        // The data buffer may be longer than the list of ranges.
-        let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
-        if offered != bytes && !(is_list && offered > bytes) {
-            return Do::Refuse(Status::SGL_LENGTH.dnr());
+        if offered != bytes {
+            // The data buffer may be longer than the list of ranges.
+            let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
+            if !is_list || offered < bytes {
+                return Do::Refuse(Status::SGL_LENGTH.dnr());
+            }
         }
         self.bytes = bytes;
         match self.needs() {

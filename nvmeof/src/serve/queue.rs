@@ -185,7 +185,8 @@ impl Queue {
     pub(super) const fn advance(&mut self) {
         self.was_heard = true;
         if let Some(attached) = &self.attached {
-            self.head = (self.head + 1) % attached.entries;
+            let next = self.head + 1;
+            self.head = if next == attached.entries { 0 } else { next };
         }
     }
 }

@@ -111,6 +111,8 @@ pub struct Worker {
     pub(super) spare: Vec<u32>,
     /// Free slots for responses to event requests.
     pub(super) spare_events: Vec<u32>,
+    /// Room for the events of one iteration.
+    arrivals: Box<[Event]>,
     /// Outstanding event requests, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<Held>>,
     /// Budgets for log lines that any peer can cause.
@@ -200,6 +202,7 @@ impl Worker {
             ready: Vec::with_capacity(all as usize), // CAST: bounded above.
             spare: (0..places).collect(),
             spare_events: (places..all).collect(),
+            arrivals: Box::new([Event::NONE; EVENTS]),
             held: BTreeMap::new(),
             lines: Lines::default(),
             disk_lines: Lines::default(),
@@ -251,10 +254,9 @@ impl Worker {
 
     /// Serves until the worker has been stopped and its connections have ended.
     fn serve(&mut self) -> Result<(), WorkerError> {
-        let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;
         loop {
-            let came = self.run_iteration(&mut events)?;
+            let came = self.run_once()?;
             if let Some(until) = self.is_stopping {
                 self.disconnect_drained(until)?;
             }
@@ -276,19 +278,15 @@ impl Worker {
     /// # Errors
     /// As [`Worker::run`].
     pub fn run_once(&mut self) -> Result<bool, WorkerError> {
-        self.run_iteration(&mut [Event::NONE; EVENTS])
-    }
-
-    fn run_iteration(&mut self, events: &mut [Event; EVENTS]) -> Result<bool, WorkerError> {
         self.iterations += 1;
         if self.iterations == ITERATIONS_PER_CHECK {
             self.iterations = 0;
             self.check_timers()?;
         }
-        let taken = self.ia.evd_poll(self.events, events)?;
-        for event in &events[..taken] {
-            self.take(event)?;
-        }
+        let mut arrivals = core::mem::take(&mut self.arrivals);
+        let taken = self.take_events(self.events, &mut arrivals);
+        self.arrivals = arrivals;
+        let taken = taken?;
         if taken != 0 {
             self.over.queues = self.queues.count();
             self.member.report_counts(&self.over);
@@ -301,6 +299,16 @@ impl Worker {
         Ok(taken != 0 || moved)
     }
 
+    /// Handles events of an EVD, as many as `places` holds. Returns their number.
+    #[inline(always)]
+    fn take_events(&mut self, evd: EvdHandle, places: &mut [Event]) -> Result<usize, WorkerError> {
+        let taken = self.ia.evd_poll(evd, places)?;
+        for event in &places[..taken] {
+            self.take(event)?;
+        }
+        Ok(taken)
+    }
+
     /// Sleeps until an event or a message comes, or the model's deadlines are due.
     fn sleep(&mut self) -> Result<(), WorkerError> {
         // The check may have put messages into the inbox, so the worker does not sleep.
@@ -310,11 +318,7 @@ impl Worker {
         // Asynchronous events concern the adapter as a whole. They are polled only here: a dead adapter has no other
         // events, so the worker soon becomes idle and calls this function.
         let of_adapter = self.ia.async_evd();
-        let mut events = [Event::NONE; EVENTS];
-        let taken = self.ia.evd_poll(of_adapter, &mut events)?;
-        for event in &events[..taken] {
-            self.take(event)?;
-        }
+        self.take_events(of_adapter, &mut [Event::NONE; EVENTS])?;
         let left = self.next_tick.saturating_sub(self.target.now());
         match self.ia.arm(&[self.events, of_adapter])? {
             Arm::Ready => {}
