@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use rdma_types::{Address, Vlan};
 
 /// An answer to an echo request ([`Ia::echo`](crate::Ia::echo)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Echo {
     /// Address of the node that answered.
     pub address: IpAddr,

@@ -10,7 +10,7 @@ pub use number::{EVENT_NUMBERS, EventNumber};
 pub use rdma_types::Detail as DtoDetail;
 
 /// An event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Event {
     /// A data transfer operation has ended.
     Dto(DtoCompletion),
@@ -45,7 +45,7 @@ impl Event {
 }
 
 /// A finished Send, Receive, RDMA Read, RDMA Write or atomic operation (`DAT_DTO_COMPLETION_EVENT_DATA`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct DtoCompletion {
     /// The endpoint of the operation. For a buffer of an SRQ: the endpoint that took the buffer. The handle is stale if
@@ -75,7 +75,7 @@ impl DtoCompletion {
 static_assertions::const_assert_eq!(size_of::<Event>(), 40);
 
 /// A finished bind (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct RmrBindCompletion {
     /// The RMR. The handle is stale if the RMR was freed before the completion was dequeued.
@@ -89,7 +89,7 @@ pub struct RmrBindCompletion {
 }
 
 /// A peer wants to connect (`DAT_CR_ARRIVAL_EVENT_DATA`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct ConnectionRequest {
     /// The PSP at which the request arrived; `None` for an RSP, because an RSP accepts one request only.
@@ -102,7 +102,7 @@ pub struct ConnectionRequest {
 
 /// A change of a connection's state (`DAT_CONNECTION_EVENT_DATA`). [`crate::Ia::ep_private_data`] returns the private
 /// data that came with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct ConnectionEvent {
     /// The kind of change.
@@ -115,7 +115,7 @@ pub struct ConnectionEvent {
 }
 
 /// Kind of a connection's change of state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(u32)]
 pub enum ConnectionEventKind {
     /// The connection is established.
@@ -160,7 +160,7 @@ impl ConnectionEventKind {
 }
 
 /// An asynchronous event and its object (`DAT_ASYNCH_ERROR_EVENT_DATA`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum AsyncEvent {
     /// An event was lost because this EVD was full, or its completion queue is unusable.
     EvdOverflow(EvdHandle),
@@ -187,7 +187,7 @@ pub enum AsyncEvent {
 /// that end because of the change have events of their own. If the asynchronous EVD is half full, these events are
 /// dropped, so that errors still fit. Events about neighbours, and about other stations that use an address which we
 /// keep, are dropped if it is a quarter full, because others can cause many of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum NetworkEvent {
     /// The port is down.
@@ -331,5 +331,5 @@ impl AsyncEvent {
 }
 
 /// An event posted by the consumer (`DAT_SOFTWARE_EVENT_DATA`). It holds the 64-bit word that was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SoftwareEvent(pub u64);

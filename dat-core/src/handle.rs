@@ -61,6 +61,19 @@ macro_rules! handles {
                 }
             }
 
+            impl serde::Serialize for $handle {
+                fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                    self.to_raw().serialize(to)
+                }
+            }
+
+            impl<'de> serde::Deserialize<'de> for $handle {
+                fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                    let (key, ia) = serde::Deserialize::deserialize(from)?;
+                    Ok(Self::from_raw(key, ia))
+                }
+            }
+
             impl core::fmt::Debug for $handle {
                 fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                     let bits = self.key.data().as_ffi();
@@ -132,7 +145,7 @@ pub enum HandleType {
 macro_rules! any_handle {
     ($($(#[$meta:meta])* $variant:ident($handle:ident),)*) => {
         /// A handle of any kind (`DAT_HANDLE`).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum AnyHandle {
             /// The IA that the call is made on.
             Ia,

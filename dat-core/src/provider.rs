@@ -397,7 +397,7 @@ pub struct Registration<M> {
 }
 
 /// An event of the device, of the system or of the network that is not a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ProviderEvent {
     /// The first packet has arrived at a queue pair in RTR.
     CommunicationEstablished {
@@ -498,7 +498,7 @@ pub enum ProviderError {
 }
 
 /// Identity and limits of the device. The IA attributes are filled from them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// Name with which the adapter was opened.
     pub adapter_name: String,

@@ -49,7 +49,7 @@ const OF_RECVS: [&str; STATUSES.len()] = of_each_status!("recvs");
 pub type Named = Vec<(&'static str, u64)>;
 
 /// Number of DTOs and binds that did not succeed, by status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Failures([u64; STATUSES.len()]);
 
 impl Failures {
@@ -96,7 +96,7 @@ impl Failures {
 }
 
 /// Counters of an endpoint since it was created, over all its connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct EpStats {
     /// Number of requests posted: DTOs and binds.
@@ -265,7 +265,7 @@ impl IaStats {
 }
 
 /// Counters of an endpoint in addition to those of its queue pair.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
     /// Sums of the counters of the endpoint's former queue pairs.
     pub before: QueuePairCounts,

@@ -15,7 +15,7 @@ pub(crate) const OF_BINDS: MemPrivFlags =
     MemPrivFlags::all().union(MemPrivFlags::REMOTE_INVALIDATE);
 
 /// Status of a finished DTO (`DAT_DTO_COMPLETION_STATUS`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum DtoStatus {
     /// The DTO succeeded.
@@ -67,19 +67,45 @@ impl DtoStatus {
 
 /// A number that the consumer gives with a DTO and gets back with its completion (`DAT_DTO_COOKIE`). The library does
 /// not interpret it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[repr(transparent)]
 pub struct DtoCookie(pub u64);
 
 /// A number that the consumer gives with a bind and gets back with its completion (`DAT_RMR_COOKIE`). The library does
 /// not interpret it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[repr(transparent)]
 pub struct RmrCookie(pub u64);
 
 /// A connection qualifier (`DAT_CONN_QUAL`), at which a server listens. Up to 0xffff it is a TCP port of the RDMA-CM
 /// (NVMe over RDMA listens at port 4420). Above that it is an IB service ID. 0 is not allowed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[repr(transparent)]
 pub struct ConnQual(pub u64);
 
@@ -118,7 +144,7 @@ impl core::fmt::Debug for ConnQual {
 
 bitflags::bitflags! {
     /// Flags that determine how a DTO completes (`DAT_COMPLETION_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
     pub struct CompletionFlags: u32 {
         /// A successful DTO makes no event.
         const SUPPRESS = 0x01;
@@ -135,7 +161,7 @@ bitflags::bitflags! {
     }
 
     /// The event streams an EVD may carry (`DAT_EVD_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
     pub struct EvdFlags: u32 {
         /// Events that the consumer posts.
         const SOFTWARE = 0x001;
@@ -173,7 +199,7 @@ bitflags::bitflags! {
     }
 
     /// Flags that determine who creates the endpoint for a connection request (`DAT_PSP_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
     pub struct PspFlags: u32 {
         /// The provider creates the endpoint. Without this flag the consumer creates it.
         const PROVIDER = 0x01;
@@ -187,7 +213,7 @@ bitflags::bitflags! {
     }
 
     /// Quality of service (`DAT_QOS`); no bit set means best effort.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
     pub struct Qos: u32 {
         /// High throughput.
         const HIGH_THROUGHPUT = 0x01;

@@ -21,7 +21,9 @@ use crate::signals::HeldSignals;
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A point in time: nanoseconds since an arbitrary origin, which differs from clock to clock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Instant(pub u64);
 
 impl Instant {

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use crate::error::IovaError;
 
 /// An I/O virtual address: the address the device puts on the bus.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Iova(pub u64);
 
 impl Iova {

@@ -23,7 +23,7 @@ pub struct NamedFd {
 }
 
 /// Name of a descriptor, and the numbers of its file when it was handed over (fstat(2)).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct DescriptorSnapshot {
     /// The name ([`NamedFd::name`]).
     pub name: String,
@@ -38,7 +38,7 @@ pub struct DescriptorSnapshot {
 }
 
 /// A function that was parked ([`Function::park`](crate::Function::park)).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct FunctionSnapshot {
     /// The way to reach the function.
     pub backend: BackendSnapshot,
@@ -57,7 +57,7 @@ pub struct FunctionSnapshot {
 }
 
 /// The way to reach a parked function.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum BackendSnapshot {
     /// A vfio-user server.
     VfioUser(VfioUserSnapshot),
@@ -77,7 +77,7 @@ impl FunctionSnapshot {
 }
 
 /// A connection to a vfio-user server between two messages.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct VfioUserSnapshot {
     /// Path of the server's socket, for messages.
     pub path: PathBuf,
@@ -96,7 +96,7 @@ pub struct VfioUserSnapshot {
 }
 
 /// A function of the kernel's VFIO.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct VfioSnapshot {
     /// PCI address, such as `0000:3b:00.2`.
     pub address: String,
@@ -131,7 +131,7 @@ impl VfioSnapshot {
 
 /// Registers of configuration space that distinguish functions, and the bits that the driver has enabled. They do not
 /// show a reset, because the kernel restores configuration space after it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PciIdentity {
     /// Vendor ID and device ID (offset 0x00).
     pub device: u32,
@@ -144,7 +144,7 @@ pub struct PciIdentity {
 }
 
 /// An I/O address space.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SpaceSnapshot {
     /// Name of the function that the space was made for.
     pub name: String,
@@ -161,7 +161,7 @@ pub struct SpaceSnapshot {
 }
 
 /// Memory: a file (memfd_create(2)) and its place in the address space of the process.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct MemorySnapshot {
     /// The file.
     pub file: DescriptorSnapshot,
@@ -177,7 +177,7 @@ pub struct MemorySnapshot {
 }
 
 /// A mapping in the I/O address space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct MappingSnapshot {
     /// I/O address of the first byte.
     pub iova: u64,
@@ -193,7 +193,7 @@ pub struct MappingSnapshot {
 }
 
 /// An arena ([`DmaArena::snapshot`](crate::DmaArena::snapshot)).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ArenaSnapshot {
     /// Bytes by which the arena grows.
     pub chunk_bytes: u64,
@@ -202,7 +202,7 @@ pub struct ArenaSnapshot {
 }
 
 /// A pool ([`DmaPool::snapshot`](crate::DmaPool::snapshot)).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PoolSnapshot {
     /// Bytes of a page of the pool.
     pub page_bytes: u64,
@@ -211,7 +211,7 @@ pub struct PoolSnapshot {
 }
 
 /// A piece of memory of an arena or a pool, which is one mapping.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ChunkSnapshot {
     /// I/O address of the mapping.
     pub iova: u64,
@@ -226,7 +226,7 @@ pub struct ChunkSnapshot {
 }
 
 /// A range of a chunk that is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct LeaseSnapshot {
     /// Offset in the chunk, a multiple of 64.
     pub offset: u64,

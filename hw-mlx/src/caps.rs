@@ -64,7 +64,7 @@ pub struct Page<T> {
 }
 
 /// A capability page as QUERY_HCA_CAP returned it, with the current values.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CapabilityPage {
     /// The `op_mod` that reads the page.
     pub op_mod: u32,

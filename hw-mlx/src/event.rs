@@ -14,7 +14,7 @@ use crate::error::{DeadCause, Mac};
 use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
 /// An asynchronous event: one that the device or the system reports outside of a completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum AsyncEvent {
     /// The port is active.
     PortUp,
@@ -67,6 +67,7 @@ pub enum AsyncEvent {
     /// The device is gone or unusable. Later commands fail, except those that destroy objects or release the function.
     DeviceDead {
         /// Cause of the failure.
+        #[serde(with = "not_parked")]
         cause: DeadCause,
     },
     /// The system requests the function's release, and waits until the function is closed. Until then everything works.
@@ -95,8 +96,27 @@ pub enum AsyncEvent {
     },
 }
 
+/// Serialization of the cause of a device's death. A device that is dead is not parked, so no snapshot has one.
+mod not_parked {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserializer, Serializer};
+
+    use crate::error::DeadCause;
+
+    const DEAD: &str = "an event of a dead device, which is not parked";
+
+    pub(super) fn serialize<S: Serializer>(_: &DeadCause, _to: S) -> Result<S::Ok, S::Error> {
+        Err(S::Error::custom(DEAD))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(_from: D) -> Result<DeadCause, D::Error> {
+        Err(D::Error::custom(DEAD))
+    }
+}
+
 /// An event on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum NetworkEvent {
     /// An address was added to the function ([`Hca::add_address`](crate::Hca::add_address)).
     AddressAdded(IpAddr),

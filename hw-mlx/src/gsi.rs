@@ -79,7 +79,7 @@ const_assert!(RECEIVES <= 1 << LEAST_LOG_QP_ENTRIES);
 const_assert!(2 * SENDS <= 1 << LEAST_LOG_QP_ENTRIES);
 
 /// Sender and destination of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Route {
     /// Source address; an IPv4 address is `::ffff:a.b.c.d`.
     pub source: [u8; 16],
@@ -143,13 +143,14 @@ impl Route {
 }
 
 /// A datagram that arrived.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ReceivedMad {
     /// Its sender and destination.
     pub route: Route,
     /// Number of the sender's queue pair.
     pub qpn: Qpn,
     /// The 256 bytes of the datagram.
+    #[serde(with = "serde_bytes")]
     pub mad: [u8; MAD_BYTES],
 }
 

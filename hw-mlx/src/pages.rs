@@ -68,7 +68,7 @@ enum Running {
 }
 
 /// Counters of pages since the function was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PageCounts {
     /// Number of pages given to the firmware.
     pub given: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use driver::{Clock, Instant};
 
 /// A step of the bring-up, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Step {
     /// Function level reset.
     Reset,
@@ -94,7 +94,7 @@ impl Step {
 
 /// A feature that the function lacks, because its firmware refused a command of the bring-up or did not keep a
 /// setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Loss {
     /// Reason: the refusal, or how the device differs from its settings.
     pub why: String,
@@ -103,7 +103,7 @@ pub struct Loss {
 }
 
 /// Report of a bring-up: its results and times.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BringupReport {
     /// Duration of every step, on the function's clock.
     pub steps: Vec<(Step, Duration)>,

@@ -46,7 +46,7 @@ const LINKED_LIST: u32 = 0;
 const RMP_READY: u32 = 1;
 
 /// Sizes of a shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SrqSizes {
     /// Maximum number of posted buffers.
     pub max_recvs: u32,

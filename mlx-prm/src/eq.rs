@@ -88,6 +88,7 @@ command! {
 
 codes! {
     /// Kind of an event queue entry.
+    #[derive(serde::Serialize, serde::Deserialize)]
     pub struct EventType(u8) {
         /// A completion queue has entries.
         COMP = 0x00,

@@ -7,6 +7,9 @@
 
 use core::fmt;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 pub use rdma_types::{Psn, Qpn};
 
 macro_rules! numbers {
@@ -51,6 +54,22 @@ macro_rules! numbers {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{:#x}", self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_u32(self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let number = u32::deserialize(from)?;
+                Self::checked(number).ok_or_else(|| {
+                    let name = stringify!($name);
+                    D::Error::custom(format_args!("{name} {number:#x} has more than {} bits", $bits))
+                })
             }
         }
     )+};

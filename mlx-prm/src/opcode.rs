@@ -4,6 +4,7 @@ use layout::codes;
 
 codes! {
     /// Opcode of a command.
+    #[derive(serde::Serialize, serde::Deserialize)]
     pub struct Opcode(u16) {
         /// Queries capabilities.
         QUERY_HCA_CAP = 0x100,

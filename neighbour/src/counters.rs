@@ -55,7 +55,7 @@ impl Refusal {
 }
 
 /// Counters since the module was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// Number of frames received.
     pub received: u64,

@@ -18,7 +18,9 @@ pub enum Resolution {
 }
 
 /// Reason why a destination cannot be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize,
+)]
 pub enum Reason {
     /// The source is not an address of ours, or its family is not that of the destination.
     #[error("the source is not an address of ours of this family")]
@@ -53,7 +55,7 @@ pub enum Reason {
 
 /// An event about a neighbour or about an address of ours. The neighbour is the one that
 /// [`next_hop`](crate::Neighbours::next_hop) returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Event {
     /// A requested MAC of a neighbour is known.
     Resolved {

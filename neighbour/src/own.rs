@@ -27,7 +27,7 @@ use crate::config::{
 use crate::draw::Draw;
 
 /// State of an address of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Claim {
     /// Detection is running; the address is not usable yet.

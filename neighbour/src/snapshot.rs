@@ -18,7 +18,7 @@ use crate::own::Claim;
 use crate::state::State;
 
 /// The neighbours of an adapter, parked ([`Neighbours::park`](crate::Neighbours::park)).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct NeighboursSnapshot {
     /// Our MAC.
     pub mac: Mac,
@@ -50,7 +50,7 @@ pub struct NeighboursSnapshot {
 }
 
 /// An address of ours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct AddressSnapshot {
     /// The address.
     pub address: Address,
@@ -65,7 +65,7 @@ pub struct AddressSnapshot {
 }
 
 /// A neighbour that was learnt by requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct NeighbourSnapshot {
     /// IP address of the neighbour.
     pub address: IpAddr,
@@ -92,7 +92,7 @@ pub struct NeighbourSnapshot {
 }
 
 /// Pending reports of the groups of one VLAN.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct MembershipSnapshot {
     /// The VLAN.
     pub vlan: Option<u16>,
@@ -105,7 +105,7 @@ pub struct MembershipSnapshot {
 }
 
 /// A group that was joined or left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ChangeSnapshot {
     /// The group: the solicited-node group of an address that is or was ours.
     pub group: Ipv6Addr,
@@ -116,7 +116,7 @@ pub struct ChangeSnapshot {
 }
 
 /// Rate limits: for each, the time up to which it is used up, at most one second later than the time of the parking.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct BudgetsSnapshot {
     /// Requests ([`Config::asks_per_second`](crate::Config::asks_per_second)).
     pub asks: Duration,
@@ -129,7 +129,7 @@ pub struct BudgetsSnapshot {
 }
 
 /// An outstanding echo request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EchoSnapshot {
     /// Address of ours from which the request was sent.
     pub source: IpAddr,

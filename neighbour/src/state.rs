@@ -27,7 +27,7 @@
 //!   immediately, and probed soon.
 
 /// State of a neighbour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum State {
     /// The table has no entry for the neighbour.

@@ -4,7 +4,7 @@ bitflags::bitflags! {
     /// Access rights to a memory region or a memory window. The numbers are those of DAT's `DAT_MEM_PRIV_FLAGS`.
     ///
     /// Unknown bits are kept (`from_bits_retain`), so that a later check can refuse them.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
     pub struct Access: u32 {
         /// Local requests may read the memory.
         const LOCAL_READ = 0x01;

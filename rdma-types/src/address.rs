@@ -6,7 +6,7 @@ use core::net::IpAddr;
 const LINK_LOCAL_PREFIX: u8 = 64;
 
 /// An address of an adapter, with its prefix, gateway and VLAN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Address {
     /// The IP address.
     pub address: IpAddr,
@@ -20,7 +20,7 @@ pub struct Address {
 }
 
 /// A VLAN, and the priority of our frames in it. Networks that make RoCE lossless by priority flow control use tags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Vlan {
     /// VLAN ID, 1..=4094.
     pub id: u16,

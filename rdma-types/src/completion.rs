@@ -1,7 +1,7 @@
 //! Completions of requests and receives.
 
 /// Data of a completion besides its status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Detail {
     /// No further data.
     None,
@@ -86,7 +86,7 @@ pub struct Plain {
 }
 
 /// Counters of a queue pair since its creation. They never decrease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct QueuePairCounts {
     /// Number of work requests posted to the send queue: DTOs, binds, and requests that the connection itself needs.
     pub requests: u64,

@@ -5,6 +5,9 @@
 
 use core::fmt;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 const MASK: u32 = (1 << 24) - 1;
 
 /// Number of a queue pair (QPN): 24 bits. It only identifies the queue pair, so it has no arithmetic.
@@ -165,6 +168,30 @@ impl fmt::Display for Psn {
         write!(f, "{:#x}", self.0)
     }
 }
+
+/// Implements serialization as an integer. An integer of more than 24 bits is refused.
+macro_rules! as_integer {
+    ($($name:ident),+) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_u32(self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let number = u32::deserialize(from)?;
+                if number > MASK {
+                    let name = stringify!($name);
+                    return Err(D::Error::custom(format_args!("{name} {number:#x} has more than 24 bits")));
+                }
+                Ok(Self(number))
+            }
+        }
+    )+};
+}
+
+as_integer!(Qpn, Psn);
 
 #[cfg(test)]
 mod tests {

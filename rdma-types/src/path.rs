@@ -3,7 +3,7 @@
 use crate::number::{Psn, Qpn};
 
 /// The peer and the path to it. The provider resolves the MAC of the next hop on the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Path {
     /// Index of our source GID.
     pub source_gid_index: u8,
@@ -52,7 +52,7 @@ pub struct ReadyToSend {
 }
 
 /// Destination or source of a management datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MadAddress {
     /// Path to the other side.
     pub path: Path,

@@ -6,7 +6,7 @@ use super::wire::RejectReason;
 use crate::provider::{Path, Psn, Qpn};
 
 /// A peer's request for a connection. RDMA Read depths are given from our side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PeerRequest {
     /// Listener that the request came to.
     pub listen: ListenId,
@@ -42,7 +42,7 @@ pub struct PeerRequest {
 }
 
 /// A peer's reply that accepts our request. RDMA Read depths are given from our side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PeerReply {
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
@@ -61,7 +61,7 @@ pub struct PeerReply {
 }
 
 /// An event of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum CmEvent {
     /// Passive side: a peer requests a connection. The consumer answers with `accept` or `reject`, at any time. The
     /// peer decides how long it waits.
@@ -148,7 +148,7 @@ impl CmEvent {
 /// Counters of the connection manager. Each received datagram counts once under `received`, and at most once under one
 /// of the other counters of received datagrams, with one exception: a repeated REQ counts under `duplicates`, and also
 /// under `unexpected` if the state of its connection does not allow it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// Datagrams received.
     pub received: u64,
@@ -193,7 +193,7 @@ pub struct Counters {
 }
 
 /// Number of refusals for each reason (REJ, IBTA volume 1, "Rejection Reason").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Refused([u64; REASONS.len()]);
 
 /// Reasons that are counted separately. The last entry counts all other reasons.

@@ -25,6 +25,18 @@ macro_rules! raw {
                 KeyData::from_ffi(number).into()
             }
         }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_u64(self.to_raw())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                serde::Deserialize::deserialize(from).map(Self::from_raw)
+            }
+        }
     };
 }
 

@@ -15,7 +15,7 @@ pub(super) const MOST_RETRIES: u8 = 0xf;
 pub(super) const LONGEST_TIMEOUT: Nanos = 0xffff_ffff * 1_000;
 
 /// Configuration of a connection manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Config {
     /// GUID of our adapter. Together with a communication ID it identifies a connection in the whole fabric.
     pub local_ca_guid: u64,

@@ -10,7 +10,7 @@ use super::wire::Mad;
 use crate::provider::{MadAddress, Nanos, Qpn};
 
 /// A connection manager that was parked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CmSnapshot {
     /// Time of the parking.
     pub parked_at: Nanos,
@@ -29,6 +29,7 @@ pub struct CmSnapshot {
     /// Requests of peers whose refusal is remembered, oldest first.
     pub refused: Vec<ConnId>,
     /// Datagrams to send, oldest first.
+    #[serde(with = "datagrams")]
     pub outbox: Vec<(MadAddress, Mad)>,
     /// Events that the consumer has not polled, oldest first.
     pub events: Vec<CmEvent>,
@@ -37,7 +38,7 @@ pub struct CmSnapshot {
 }
 
 /// A listener.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ListenerSnapshot {
     /// Its identifier.
     pub id: ListenId,
@@ -46,7 +47,7 @@ pub struct ListenerSnapshot {
 }
 
 /// A connection.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ConnSnapshot {
     /// Its identifier.
     pub id: ConnId,
@@ -75,6 +76,7 @@ pub struct ConnSnapshot {
     /// Transaction ID for our own DREQ.
     pub disconnect_transaction_id: u64,
     /// REQ or REP in the states that repeat it, otherwise `None`. A DREQ is made again from the numbers.
+    #[serde(with = "serde_bytes")]
     pub repeatable: Option<Mad>,
     /// Number of repetitions made so far.
     pub retries: u8,
@@ -106,4 +108,28 @@ pub struct ConnSnapshot {
     pub state_deadline: Option<Nanos>,
     /// Time at which the consumer gives the attempt up, if it has set one.
     pub consumer_deadline: Option<Nanos>,
+}
+
+/// Serialization of datagrams with their destinations: `serde` has no arrays of 256 bytes.
+mod datagrams {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_bytes::{ByteArray, Bytes};
+
+    use crate::cm::wire::Mad;
+    use crate::provider::MadAddress;
+
+    pub(super) fn serialize<S: Serializer>(
+        list: &[(MadAddress, Mad)],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(list.iter().map(|(address, mad)| (address, Bytes::new(mad))))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(MadAddress, Mad)>, D::Error> {
+        let list = Vec::<(MadAddress, ByteArray<256>)>::deserialize(from)?;
+        let plain = list.into_iter().map(|(to, mad)| (to, mad.into_array()));
+        Ok(plain.collect())
+    }
 }

@@ -53,7 +53,9 @@
 //! before that.
 
 /// State of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum State {
     /// Active: the request was sent.

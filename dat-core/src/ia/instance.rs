@@ -51,7 +51,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 
 /// Configuration of an IA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct IaConfig {
     /// Minimum number of events that the asynchronous EVD holds.
     pub async_evd_min_qlen: u32,
@@ -83,7 +83,7 @@ impl Default for IaConfig {
 }
 
 /// Retries and timeouts of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TransportConfig {
     /// Number of retransmissions of an unacknowledged packet, 0..=7.
     pub retry_count: u8,

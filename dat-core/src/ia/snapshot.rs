@@ -20,6 +20,11 @@ use crate::provider::{Limits, ParkProvider};
 use crate::stats::EpStats;
 
 /// An instance that was parked.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(bound(
+    serialize = "P::Snapshot: serde::Serialize, IaTables<P>: serde::Serialize",
+    deserialize = "P::Snapshot: serde::Deserialize<'de>, IaTables<P>: serde::Deserialize<'de>"
+))]
 pub struct IaSnapshot<P: ParkProvider> {
     /// The provider, without its objects.
     pub provider: P::Snapshot,
@@ -28,6 +33,11 @@ pub struct IaSnapshot<P: ParkProvider> {
 }
 
 /// The tables of an instance, and of its adapter.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(bound(
+    serialize = "P::PdSnapshot: serde::Serialize, P::RegionSnapshot: serde::Serialize, P::CqSnapshot: serde::Serialize, P::SrqSnapshot: serde::Serialize, P::WindowSnapshot: serde::Serialize, P::QpSnapshot: serde::Serialize",
+    deserialize = "P::PdSnapshot: serde::Deserialize<'de>, P::RegionSnapshot: serde::Deserialize<'de>, P::CqSnapshot: serde::Deserialize<'de>, P::SrqSnapshot: serde::Deserialize<'de>, P::WindowSnapshot: serde::Deserialize<'de>, P::QpSnapshot: serde::Deserialize<'de>"
+))]
 pub struct IaTables<P: ParkProvider> {
     /// Number of the instance, which is in all handles; not 0.
     pub number: u32,

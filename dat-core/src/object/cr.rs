@@ -10,7 +10,7 @@ use crate::types::ConnQual;
 use std::net::IpAddr;
 
 /// Parameters of a connection's peer, and the path to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Peer {
     /// Path to the peer.
     pub path: Path,

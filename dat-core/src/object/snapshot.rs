@@ -25,7 +25,7 @@ use crate::stats::Counts;
 use crate::types::{ConnQual, EvdFlags, MemPrivFlags, PspFlags};
 
 /// A table of objects.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct TableSnapshot<T, H> {
     /// The objects, by the index in their handles unless the table says otherwise.
     pub objects: Vec<T>,
@@ -34,7 +34,7 @@ pub struct TableSnapshot<T, H> {
 }
 
 /// A protection zone.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PzSnapshot<D> {
     /// Its handle.
     pub pz: PzHandle,
@@ -43,7 +43,7 @@ pub struct PzSnapshot<D> {
 }
 
 /// A local memory region.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct LmrSnapshot<R> {
     /// Its handle.
     pub lmr: LmrHandle,
@@ -60,7 +60,7 @@ pub struct LmrSnapshot<R> {
 }
 
 /// A consumer notification object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CnoSnapshot {
     /// Its handle.
     pub cno: CnoHandle,
@@ -71,7 +71,7 @@ pub struct CnoSnapshot {
 }
 
 /// An event dispatcher.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EvdSnapshot<C> {
     /// Its handle.
     pub evd: EvdHandle,
@@ -100,7 +100,7 @@ pub struct EvdSnapshot<C> {
 }
 
 /// An event in the software queue of an EVD.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct QueuedSnapshot {
     /// The event. Objects that it names may have been freed.
     pub event: Event,
@@ -109,7 +109,7 @@ pub struct QueuedSnapshot {
 }
 
 /// A shared receive queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SrqSnapshot<S> {
     /// Its handle.
     pub srq: SrqHandle,
@@ -130,7 +130,7 @@ pub struct SrqSnapshot<S> {
 }
 
 /// A remote memory region.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RmrSnapshot<W> {
     /// Its handle.
     pub rmr: RmrHandle,
@@ -151,7 +151,7 @@ pub struct RmrSnapshot<W> {
 }
 
 /// A binding of an RMR.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct BindingSnapshot {
     /// The LMR. The consumer may have freed it.
     pub lmr: LmrHandle,
@@ -164,7 +164,7 @@ pub struct BindingSnapshot {
 }
 
 /// An endpoint.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EpSnapshot<Q, C> {
     /// Its handle.
     pub ep: EpHandle,
@@ -223,7 +223,7 @@ pub struct EpSnapshot<Q, C> {
 }
 
 /// A bind that was posted and has not completed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PendingBindSnapshot {
     /// The RMR. It may have been freed.
     pub rmr: RmrHandle,
@@ -236,7 +236,7 @@ pub struct PendingBindSnapshot {
 }
 
 /// A public service point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PspSnapshot {
     /// Its handle.
     pub psp: PspHandle,
@@ -253,7 +253,7 @@ pub struct PspSnapshot {
 }
 
 /// A reserved service point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RspSnapshot {
     /// Its handle.
     pub rsp: RspHandle,
@@ -268,7 +268,7 @@ pub struct RspSnapshot {
 }
 
 /// A connection request.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CrSnapshot {
     /// Its handle.
     pub cr: CrHandle,

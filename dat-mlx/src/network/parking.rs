@@ -35,7 +35,7 @@ const FLOW_LABEL_MASK: u32 = 0xf_ffff;
 const MAX_PRIORITY: u8 = 7;
 
 /// The network side of a function. Times are those of the function's clock, which is the system's.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct NetworkSnapshot {
     /// The Ethernet port.
     pub ethernet: EthernetSnapshot,
@@ -60,14 +60,15 @@ pub struct NetworkSnapshot {
 }
 
 /// A datagram that is sent when its destination is resolved.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PendingMadSnapshot {
     /// Destination.
     pub to: MadAddress,
     /// Our address from which it is sent.
     pub source: IpAddr,
     /// The 256 bytes of the datagram.
-    pub mad: Box<[u8; MAD_BYTES]>,
+    #[serde(with = "serde_bytes")]
+    pub mad: [u8; MAD_BYTES],
 }
 
 impl Network {
@@ -124,7 +125,11 @@ impl Network {
         };
         let outgoing = outgoing.into_iter().map(|pending| {
             let PendingMad { to, source, mad } = pending;
-            PendingMadSnapshot { to, source, mad }
+            PendingMadSnapshot {
+                to,
+                source,
+                mad: *mad,
+            }
         });
         Ok(NetworkSnapshot {
             ethernet,
@@ -245,7 +250,11 @@ impl<'a> CheckedNetwork<'a> {
         let ethernet = Ethernet::resume(hca, &snapshot.ethernet)?;
         let outgoing = snapshot.outgoing.iter().map(|pending| {
             let PendingMadSnapshot { to, source, mad } = pending.clone();
-            PendingMad { to, source, mad }
+            PendingMad {
+                to,
+                source,
+                mad: Box::new(mad),
+            }
         });
         let mut network = Network {
             ethernet,

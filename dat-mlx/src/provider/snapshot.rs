@@ -14,7 +14,7 @@ use dat_core::provider::ProviderEvent;
 use crate::network::NetworkSnapshot;
 
 /// A provider that was parked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ProviderSnapshot {
     /// The function and its instance.
     pub hca: HcaSnapshot,
@@ -23,7 +23,7 @@ pub struct ProviderSnapshot {
 }
 
 /// The tables of a provider, at its quiet point.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ProviderTables {
     /// QP1. Its protection domain has no other objects.
     pub gsi: GsiSnapshot,
@@ -51,7 +51,7 @@ pub struct ProviderTables {
 }
 
 /// State of a port that is down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct DownSnapshot {
     /// Time at which the instance learned that the port is down, on the function's clock, which is the system's.
     pub since: Instant,
@@ -60,7 +60,7 @@ pub struct DownSnapshot {
 }
 
 /// A region. Its memory is a part of a buffer of the function's arena. Several regions may have parts of one buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RegionSnapshot {
     /// Index of the key.
     pub index: u32,

@@ -28,7 +28,7 @@ const ARMED: u32 = 0x9;
 const FIRED: u32 = 0xa;
 
 /// A completion queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CqSnapshot {
     /// Number of the queue.
     pub cqn: u32,

@@ -48,7 +48,7 @@ use crate::pages::PagesSnapshot;
 use crate::report::BringupReport;
 
 /// A function with one instance that was parked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct HcaSnapshot {
     /// The function.
     pub function: FunctionSnapshot,
@@ -57,7 +57,7 @@ pub struct HcaSnapshot {
 }
 
 /// The tables of a function with one instance, at its quiet point.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct HcaTables {
     /// The function's DMA memory.
     pub arena: ArenaSnapshot,
@@ -113,7 +113,7 @@ pub struct HcaTables {
 }
 
 /// Number of objects of one kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ObjectCount {
     /// Opcode of the command that creates an object of this kind.
     pub creates: u16,
@@ -122,7 +122,7 @@ pub struct ObjectCount {
 }
 
 /// A port as bring-up configured it ([`Port`](crate::Port)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PortSnapshot {
     /// MAC that the function uses.
     pub mac: [u8; 6],

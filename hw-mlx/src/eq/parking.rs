@@ -17,7 +17,7 @@ const ARMED: u32 = 0x9;
 const FIRED: u32 = 0xa;
 
 /// An event queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EqSnapshot {
     /// Number of the queue.
     pub eqn: u32,

@@ -9,7 +9,7 @@ use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 
 /// An object of the device for an Ethernet port, with the device's number for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Object {
     /// A protection domain.
     Pd(u32),

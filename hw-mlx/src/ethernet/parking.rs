@@ -26,7 +26,7 @@ const MAX_GROUPS: usize = 1 << 16;
 const NUMBER_MASK: u32 = 0xff_ffff;
 
 /// An Ethernet port.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EthernetSnapshot {
     /// Number of the doorbell page: that of the instance, or of one that has ended.
     pub uar: u32,

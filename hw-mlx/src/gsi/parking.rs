@@ -16,7 +16,7 @@ use crate::ring::{RingMemory, RingSnapshot};
 use crate::slot_queue::{self, SlotQueue, SlotQueueSnapshot};
 
 /// QP1.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct GsiSnapshot {
     /// The device's number of the queue pair.
     pub qpn: u32,

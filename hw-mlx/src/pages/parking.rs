@@ -17,7 +17,7 @@ const TABLE: &str = "the firmware's pages";
 const MOST: u64 = 1 << 62;
 
 /// Host memory that the firmware uses.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PagesSnapshot {
     /// Memory that the pages are parts of.
     pub chunks: Vec<PageChunk>,
@@ -30,7 +30,7 @@ pub struct PagesSnapshot {
 }
 
 /// A piece of memory for pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PageChunk {
     /// I/O address of the first page.
     pub iova: u64,
@@ -39,7 +39,7 @@ pub struct PageChunk {
 }
 
 /// A function that has pages.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PageHolder {
     /// Number of the function.
     pub function: u16,

@@ -35,7 +35,7 @@ const PAGE_LIST: usize = 0x110;
 const NUMBER_MASK: u32 = 0xff_ffff;
 
 /// A queue pair.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct QpSnapshot {
     /// Number of the queue pair.
     pub qpn: u32,

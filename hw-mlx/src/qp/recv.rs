@@ -30,7 +30,7 @@ const RECEIVE_COUNTER: usize = 0;
 const MIN_RING_BYTES: u32 = 64;
 
 /// Sizes of a receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RecvSizes {
     /// Maximum number of outstanding receives.
     pub max_recvs: u32,

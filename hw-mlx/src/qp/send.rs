@@ -53,7 +53,7 @@ const SEND_COUNTER: usize = 4;
 const MIN_RING_BLOCKS: u32 = 4;
 
 /// Sizes of a send queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SendSizes {
     /// Maximum number of outstanding requests.
     pub max_requests: u32,

@@ -11,7 +11,7 @@ const TABLE: &str = "a queue";
 const MAX_LOG_PAGE: u32 = 31;
 
 /// Memory of a ring and its doorbell record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RingSnapshot {
     /// I/O address of the ring.
     pub iova: u64,

@@ -20,7 +20,7 @@ use crate::ring::Lent;
 const TABLE: &str = "slots";
 
 /// A send queue and a receive queue with slots, and their completion queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SlotQueueSnapshot {
     /// The completion queue.
     pub cq: CqSnapshot,

@@ -21,7 +21,7 @@ const TABLE: &str = "a shared receive queue";
 const MOST: u64 = 1 << 62;
 
 /// A shared receive queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SrqSnapshot {
     /// RMP number of the queue.
     pub rmpn: u32,
@@ -46,7 +46,7 @@ pub struct SrqSnapshot {
 }
 
 /// A posted buffer of a shared receive queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SharedBufferSnapshot {
     /// Index of the entry.
     pub index: u16,

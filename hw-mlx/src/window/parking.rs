@@ -11,12 +11,13 @@ use crate::mkey;
 const TABLE: &str = "a memory window";
 
 /// A memory window.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct WindowSnapshot {
     /// Index of its keys.
     pub index: u32,
     /// Low bytes of its keys, in order of use: all 256 values.
-    pub order: Box<[u8; 256]>,
+    #[serde(with = "serde_bytes")]
+    pub order: [u8; 256],
     /// Number of binds so far, modulo 256.
     pub binds: u8,
     /// True if some bind has allowed peers to invalidate the window.
@@ -29,7 +30,7 @@ impl Window {
     pub fn park(self, _at_quiet_point: &ParkingHca) -> WindowSnapshot {
         WindowSnapshot {
             index: self.index,
-            order: self.order,
+            order: *self.order,
             binds: self.binds,
             has_been_invalidatable: self.has_been_invalidatable,
         }
@@ -63,7 +64,7 @@ impl Window {
         }
         let window = Self {
             index,
-            order: order.clone(),
+            order: Box::new(*order),
             binds,
             needs_fence: needs_fence(hca),
             has_been_invalidatable,

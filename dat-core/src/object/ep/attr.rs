@@ -6,7 +6,7 @@ use crate::object::evd::streams::DtoMode;
 use crate::types::{CompletionFlags, Qos};
 
 /// Endpoint attributes that the consumer chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EpAttr {
     /// Maximum length of a Send, in bytes.
     pub max_message_size: u64,

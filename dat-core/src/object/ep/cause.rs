@@ -9,7 +9,7 @@ use crate::types::DtoStatus;
 
 /// Cause of the end of a connection, or of an attempt to connect. It is more specific than the number of the connection
 /// event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum EndCause {
     /// This side disconnected, or gave up the attempt.

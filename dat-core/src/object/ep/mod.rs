@@ -151,7 +151,7 @@ pub(crate) struct Ep<P: Provider> {
 }
 
 /// The two ends of a connection or of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ends {
     /// Our address. The address table may have lost it meanwhile.
     pub local: IpAddr,
@@ -390,7 +390,7 @@ pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
 }
 
 /// High watermarks of an endpoint's receive buffers. `None` is DAT_WATERMARK_INFINITE.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Watermarks {
     /// Number of buffers above which one asynchronous event is reported.
     pub soft: Option<u32>,

@@ -40,7 +40,7 @@ use crate::error::{DatError, DatResult, Subtype};
 
 /// The state of an endpoint (`DAT_EP_STATE`). The four UNCONFIGURED states of the header are not used: an endpoint that
 /// lacks a PZ or an EVD has the same states as others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u8)]
 pub enum EpState {

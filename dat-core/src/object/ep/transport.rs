@@ -25,7 +25,9 @@ const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// A connection request carries DSCP, priority, flow label, hop limit, ACK timeout and retry counts to the peer, and
 /// the peer usually uses the same values. The other settings are not sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct EpTransport {
     /// Source address of outgoing connections, one of the adapter's addresses. The address determines VLAN and gateway.
     /// Accepted connections use the address that the peer connected to.

@@ -125,14 +125,14 @@ impl Registered {
 pub type SharedMemoryId = [u8; 40];
 
 /// Kind of memory of a region (`DAT_MEM_TYPE` and its parameters).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum MemType {
     /// A range of virtual addresses of this process.
     Virtual,
     /// The memory of another region, which may have been freed since.
     Lmr(LmrHandle),
     /// Memory that other processes also register, under the same name.
-    SharedVirtual(SharedMemoryId),
+    SharedVirtual(#[serde(with = "serde_bytes")] SharedMemoryId),
 }
 
 impl MemType {

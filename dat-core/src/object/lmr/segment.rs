@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
 /// Local memory in the form that DAT's posts use (`DAT_LMR_TRIPLET`, with its memory layout).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(C)]
 pub struct LmrTriplet {
     /// LMR context that `lmr_create` returned.

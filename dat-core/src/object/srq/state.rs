@@ -19,7 +19,7 @@
 use crate::error::Subtype;
 
 /// State of an SRQ (`DAT_SRQ_STATE`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u32)]
 pub enum SrqState {
@@ -30,7 +30,7 @@ pub enum SrqState {
 }
 
 /// State of the low watermark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Watermark {
     /// No watermark is set.
@@ -42,7 +42,7 @@ pub enum Watermark {
 }
 
 /// State of an SRQ and of its low watermark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SrqMode {
     /// State of the SRQ.
     pub state: SrqState,

@@ -148,7 +148,7 @@ fn pending() -> PendingMadSnapshot {
             qpn: Qpn::GSI,
         },
         source: address(1),
-        mad: Box::new([0; 256]),
+        mad: [0; 256],
     }
 }
 

@@ -123,7 +123,7 @@ fn a_datagram_that_waits_for_a_mac_is_sent_after_the_resumption() {
     let mut both = resumed([a, b], |snapshot, b| {
         let network = snapshot.tables.network.as_ref().expect("a network");
         assert_eq!((network.outgoing.len(), network.incoming.len()), (1, 0));
-        assert_eq!(*network.outgoing[0].mad, mad(5));
+        assert_eq!(network.outgoing[0].mad, mad(5));
         world.go_on();
         let deadline = b.now() + 100_000_000;
         while b.now() < deadline {

@@ -21,7 +21,7 @@ const TABLE: &str = "the command queue";
 const MOST: u64 = 1 << 62;
 
 /// A command queue whose slots are all free.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CommandQueueSnapshot {
     /// I/O address of the queue, which has 4096 bytes.
     pub iova: u64,
@@ -40,7 +40,7 @@ pub struct CommandQueueSnapshot {
 }
 
 /// Outcomes of the commands of one kind ([`CommandTally`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct TallySnapshot {
     /// The opcode.
     pub opcode: u16,

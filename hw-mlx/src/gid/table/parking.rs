@@ -14,7 +14,7 @@ use crate::error::ResumeError;
 const TABLE: &str = "the address table";
 
 /// Our addresses.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct GidTableSnapshot {
     /// The entries of the device's table that we have written.
     pub entries: Vec<GidSnapshot>,
@@ -23,7 +23,7 @@ pub struct GidTableSnapshot {
 }
 
 /// An entry of the address table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct GidSnapshot {
     /// Index in the device's table.
     pub index: u8,
@@ -34,7 +34,7 @@ pub struct GidSnapshot {
 }
 
 /// State of an entry whose address was removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RetiringSnapshot {
     /// Time of the removal, on the function's clock: that of the system, if the function was parked.
     pub since: Instant,

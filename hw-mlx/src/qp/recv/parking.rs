@@ -14,7 +14,7 @@ const MOST: u64 = 1 << 62;
 const MAX_STRIDE: u32 = 1 << 11;
 
 /// A receive queue with its outstanding receives.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RecvQueueSnapshot {
     /// Sizes of the queue. Its `max_recvs` is 0 if the queue pair has no receives of its own.
     pub sizes: RecvSizes,
@@ -33,7 +33,7 @@ pub struct RecvQueueSnapshot {
 }
 
 /// An outstanding receive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ReceiveSnapshot {
     /// Cookie that the caller gave at the post.
     pub cookie: u64,

@@ -24,7 +24,7 @@ const MAX_BLOCKS: u32 = 16;
 const OWN_UNITS: usize = 2;
 
 /// A send queue with its outstanding requests.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SendQueueSnapshot {
     /// Sizes of the queue.
     pub sizes: SendSizes,
@@ -47,7 +47,7 @@ pub struct SendQueueSnapshot {
 }
 
 /// An outstanding request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RequestSnapshot {
     /// Cookie that the caller gave at the post.
     pub cookie: u64,
