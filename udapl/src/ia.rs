@@ -23,7 +23,8 @@ use dat_mlx::MlxProvider;
 ///   [`progress`](Ia::progress), [`last_device_error`](Ia::last_device_error).
 /// - Protection zone: [`pz_create`](Ia::pz_create), [`pz_query`](Ia::pz_query), [`pz_free`](Ia::pz_free).
 /// - Memory (LMR): [`lmr_create`](Ia::lmr_create), [`lmr_create_from_lmr`](Ia::lmr_create_from_lmr),
-///   [`lmr_create_shared`](Ia::lmr_create_shared), [`lmr_query`](Ia::lmr_query), [`lmr_free`](Ia::lmr_free);
+///   [`lmr_create_shared`](Ia::lmr_create_shared), [`lmr_query`](Ia::lmr_query), [`lmr_memory`](Ia::lmr_memory),
+///   [`lmr_free`](Ia::lmr_free);
 ///   [`lmr_slice`](Ia::lmr_slice), [`lmr_sync_rdma_read`](Ia::lmr_sync_rdma_read),
 ///   [`lmr_sync_rdma_write`](Ia::lmr_sync_rdma_write).
 /// - Window (RMR): [`rmr_create`](Ia::rmr_create), [`rmr_query`](Ia::rmr_query), [`rmr_free`](Ia::rmr_free);

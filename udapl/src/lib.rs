@@ -9,6 +9,7 @@
 //! | take events, and sleep in an event loop | [`Event`], [`event`], [`wait`] |
 //! | use several threads | [`Adapter::instance`] |
 //! | read and write files meanwhile | [`reactor`] |
+//! | restart the program without reconnecting | [`handover`] |
 //! | learn why a call or a transfer failed | [`DatError`], [`error`], [`explain`] |
 //! | read counters | [`counters`] |
 //! | write `async` code | module `future`, with the feature `async` |
@@ -83,6 +84,7 @@ mod explain;
 pub mod fabric;
 #[cfg(feature = "async")]
 pub mod future;
+pub mod handover;
 mod ia;
 pub mod memory;
 pub mod name;

@@ -58,6 +58,7 @@ mod recv_states;
 mod refused;
 mod registry;
 mod replayed;
+mod restarted;
 mod rmr;
 mod scale;
 mod send;

@@ -232,6 +232,15 @@ impl<P: Provider> Ia<P> {
         })
     }
 
+    /// Returns the memory of a region, as it was given to [`Ia::lmr_create`] or has been resumed
+    /// ([`Ia::resume`]).
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR.
+    pub fn lmr_memory(&self, lmr: LmrHandle) -> DatResult<P::Memory> {
+        self.lmr(lmr).map(|lmr| lmr.memory.clone())
+    }
+
     /// Frees a region. After success no peer can reach the memory. DTOs in flight that name the region may fail.
     ///
     /// Page: dat_lmr_free.

@@ -1,0 +1,210 @@
+//! An adapter that outlives its process.
+//!
+//! [`park`] turns an instance, the only one of its adapter, into a [`Parked`]: bytes and descriptors. The device is
+//! told nothing and goes on with the work that it has: it acknowledges, fills posted receives and writes completions.
+//! [`resume`] makes an instance of them, in another process or in the same one. Handles, cookies, contexts and memory
+//! addresses stay; peers notice nothing but time that passes.
+//!
+//! The bytes and descriptors go to the next process over a UNIX socket ([`await_receiver`], [`receive`]), or by
+//! systemd's descriptor store ([`store`], [`take_stored`]); module [`driver::handover`] has the conversation, and the
+//! rule by which only one process can have a handover.
+//!
+//! ```no_run
+//! use std::os::fd::OwnedFd;
+//! use udapl::handover::{self, Parked};
+//! # fn deadline() -> driver::Instant { driver::Instant(0) }
+//!
+//! // The old process. It drops its own `DmaMemory` first: regions keep theirs.
+//! fn give(ia: udapl::Ia, socket: OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
+//!     let next = handover::await_receiver(socket, deadline())?;
+//!     let parked = handover::park(ia, b"state of the program")?;
+//!     next.send(&parked.snapshot, parked.descriptors, deadline())?;
+//!     Ok(())
+//! }
+//!
+//! // The new process, which is initialised as far as it goes without the card.
+//! fn take(socket: OwnedFd) -> Result<udapl::Ia, Box<dyn std::error::Error>> {
+//!     let offer = handover::receive(socket, deadline())?;
+//!     offer.answer.adopt()?;
+//!     let (snapshot, descriptors) = (offer.snapshot, offer.descriptors);
+//!     let resumed = handover::resume(Parked { snapshot, descriptors })?;
+//!     assert_eq!(resumed.words, b"state of the program");
+//!     Ok(resumed.ia)
+//! }
+//! ```
+//!
+//! A region's memory is that of the parked process, at the same address; [`Ia::lmr_memory`] returns it.
+//!
+//! [The decision](https://docs.rs/udapl) `docs/decisions/parked-functions.md` lists what is refused, and what is not
+//! detected.
+
+mod format;
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use dat_core::{ParkError, ResumeError};
+use dat_mlx::MlxProvider;
+use driver::NamedFd;
+use thiserror::Error;
+
+pub use driver::handover::{
+    Answer, Handover, HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors,
+    StoredHandover, await_receiver, receive, store, take_stored,
+};
+pub use format::{FormatError, MAX_WORDS};
+
+use crate::Ia;
+
+/// An instance that was parked. Its function is reset when the last duplicate of its descriptors is closed.
+#[derive(Debug)]
+pub struct Parked {
+    /// The snapshot. Its form has versions: another version of this library may refuse it.
+    pub snapshot: Vec<u8>,
+    /// The descriptors, with the names that the snapshot knows them by.
+    pub descriptors: Vec<NamedFd>,
+}
+
+/// An instance that was resumed.
+pub struct Resumed {
+    /// The instance.
+    pub ia: Ia,
+    /// The program's own words, as [`park`] got them.
+    pub words: Vec<u8>,
+}
+
+impl fmt::Debug for Resumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Resumed");
+        out.field("adapter", &self.ia.provider().hca().name());
+        out.field("words", &self.words.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reasons why an instance was not parked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ParkFailure {
+    /// The program's words are too long.
+    #[error("{bytes} bytes of the program's own words; a snapshot has room for {MAX_WORDS}")]
+    Words {
+        /// Their length.
+        bytes: usize,
+    },
+    /// The instance cannot be parked.
+    #[error(transparent)]
+    Instance(#[from] ParkError),
+    /// The snapshot cannot be written.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+}
+
+/// An instance that was not parked.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotParked {
+    /// The instance. It is in a mutex because an `Ia` is not `Sync`, and an error must be.
+    ia: Mutex<Option<Box<Ia>>>,
+    /// The reason.
+    #[source]
+    pub error: ParkFailure,
+}
+
+impl NotParked {
+    fn new(ia: Option<Ia>, error: ParkFailure) -> Self {
+        let ia = Mutex::new(ia.map(Box::new));
+        Self { ia, error }
+    }
+
+    /// Returns the instance, which can be used as before. `None` if it could not go on; its device is stopped then.
+    #[must_use]
+    pub fn into_ia(self) -> Option<Ia> {
+        let ia = self.ia.into_inner();
+        ia.unwrap_or_else(PoisonError::into_inner).map(|ia| *ia)
+    }
+}
+
+/// Reasons why an instance was not resumed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ResumeFailure {
+    /// The bytes are not a snapshot that this library can read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The snapshot is not that of this function as it is now.
+    #[error(transparent)]
+    Instance(#[from] ResumeError),
+}
+
+/// An instance that was not resumed.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotResumed {
+    /// The descriptors, if the device is unchanged. `None` if the device was stopped.
+    pub descriptors: Option<Vec<NamedFd>>,
+    /// The reason.
+    #[source]
+    pub error: ResumeFailure,
+}
+
+/// Parks an instance, the only one of its adapter. `words` are the program's own, at most [`MAX_WORDS`] bytes, and come
+/// back from [`resume`].
+///
+/// The program first drops its own clones of DMA memory, ends threads that wait in the instance, and removes agents,
+/// watchers and keepers.
+///
+/// # Errors
+/// [`NotParked`], with the instance and the reason.
+pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
+    let bytes = words.len();
+    if bytes > MAX_WORDS {
+        return Err(NotParked::new(Some(ia), ParkFailure::Words { bytes }));
+    }
+    let (snapshot, descriptors) = match ia.park() {
+        Ok(parked) => parked,
+        Err(refused) => return Err(NotParked::new(refused.ia, refused.error.into())),
+    };
+    match format::write(&snapshot, words) {
+        Ok(snapshot) => Ok(Parked {
+            snapshot,
+            descriptors,
+        }),
+        Err(error) => {
+            let ia = Ia::resume(&snapshot, descriptors);
+            let ia = ia.inspect_err(|refused| {
+                let error = &refused.error;
+                tracing::error!(%error, "an instance that was not parked cannot go on");
+            });
+            Err(NotParked::new(ia.ok(), error.into()))
+        }
+    }
+}
+
+/// Goes on with an instance that this or another process has parked. The caller has claimed the handover before.
+///
+/// # Errors
+/// [`NotResumed`] with the reason: the bytes are of another version, or damaged; another function; rings or counters
+/// that disagree with the snapshot; a device that died or was reset meanwhile.
+pub fn resume(parked: Parked) -> Result<Resumed, NotResumed> {
+    let Parked {
+        snapshot,
+        descriptors,
+    } = parked;
+    let (snapshot, words) = match format::read::<MlxProvider>(&snapshot) {
+        Ok(read) => read,
+        Err(error) => {
+            return Err(NotResumed {
+                descriptors: Some(descriptors),
+                error: error.into(),
+            });
+        }
+    };
+    match Ia::resume(&snapshot, descriptors) {
+        Ok(ia) => Ok(Resumed { ia, words }),
+        Err(refused) => Err(NotResumed {
+            descriptors: refused.handover,
+            error: refused.error.into(),
+        }),
+    }
+}

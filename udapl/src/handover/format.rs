@@ -1,0 +1,258 @@
+//! The form of a snapshot in bytes.
+//!
+//! ```text
+//!   bytes     contents (numbers are little-endian)
+//!   0..8      MAGIC
+//!   8..12     version of this form
+//!   12..16    number of layers
+//!   16..24    length of the contents
+//!   24..28    CRC-32 of all other bytes
+//!   28..      the layers: 16 bytes with the name, 4 with the version of its snapshots
+//!             the contents: the instance and the program's words, in postcard's form
+//! ```
+//!
+//! postcard's form has no names and no types, so both sides must know the same ones. Each layer has a version, which
+//! changes with any type in its snapshots. A snapshot with another version is refused by name, never guessed at.
+//!
+//! Nothing is trusted: lengths are checked before anything is read, and numbers by the layers that resume from them.
+
+use dat_core::provider::ParkProvider;
+use dat_core::snapshot::{IaSnapshot, IaTables};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Maximum length of a program's own words, in bytes.
+pub const MAX_WORDS: usize = 16 << 20;
+
+const MAGIC: [u8; 8] = *b"udapl\r\n\x1a";
+const VERSION: u32 = 1;
+/// The layers, and the versions of their snapshots. A version changes if the form of a type in the layer's snapshots
+/// does, including types of other crates in them.
+const LAYERS: [(&str, u32); 5] = [
+    ("driver", 1),
+    ("hw-mlx", 1),
+    ("neighbour", 1),
+    ("dat-core", 1),
+    ("dat-mlx", 1),
+];
+const NAME_BYTES: usize = 16;
+
+/// Reasons why bytes are not a snapshot that can be read, or why a snapshot cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The snapshot is shorter than its parts, or longer.
+    #[error("a snapshot of {bytes} bytes; its header counts {counted}")]
+    Length {
+        /// Length of the snapshot.
+        bytes: u64,
+        /// Length by the header, or the header's own.
+        counted: u64,
+    },
+    /// It does not begin as a snapshot does.
+    #[error("no snapshot: it begins with {found:02x?}")]
+    Magic {
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// The form has another version.
+    #[error("a snapshot in form {found}; this library reads form {VERSION}")]
+    Version {
+        /// The version.
+        found: u32,
+    },
+    /// A layer has another version, or other layers are there.
+    #[error("a snapshot of layers {found}; this library reads {wanted}")]
+    Layers {
+        /// The snapshot's layers, with their versions.
+        found: String,
+        /// This library's.
+        wanted: String,
+    },
+    /// Bytes were changed.
+    #[error(
+        "the snapshot is damaged: its CRC-32 is {computed:#010x}, and {stated:#010x} is stated"
+    )]
+    Checksum {
+        /// The CRC of the bytes.
+        computed: u32,
+        /// The CRC in the header.
+        stated: u32,
+    },
+    /// The contents are not those of a snapshot.
+    #[error("the snapshot's contents: {why}")]
+    Contents {
+        /// postcard's reason.
+        why: String,
+    },
+    /// The program's words are too long.
+    #[error("{bytes} bytes of the program's own words; a snapshot has room for {MAX_WORDS}")]
+    Words {
+        /// Their length.
+        bytes: usize,
+    },
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    layers: U32,
+    content_bytes: U64,
+    checksum: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layer {
+    name: [u8; NAME_BYTES],
+    version: U32,
+}
+
+impl Layer {
+    fn new(name: &str, version: u32) -> Self {
+        let mut bytes = [0; NAME_BYTES];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Self {
+            name: bytes,
+            version: version.into(),
+        }
+    }
+
+    /// Returns name and version, for messages.
+    fn describe(&self) -> String {
+        let name = self.name.split(|byte| *byte == 0).next();
+        let name = name.unwrap_or_default().escape_ascii();
+        format!("{name} {}", self.version)
+    }
+}
+
+/// Returns the layers of this library.
+fn layers() -> Vec<Layer> {
+    let all = LAYERS.iter();
+    all.map(|(name, version)| Layer::new(name, *version))
+        .collect()
+}
+
+fn describe(layers: &[Layer]) -> String {
+    let all: Vec<String> = layers.iter().map(Layer::describe).collect();
+    all.join(", ")
+}
+
+#[derive(Serialize)]
+#[serde(bound = "IaSnapshot<P>: Serialize")]
+struct Written<'a, P: ParkProvider> {
+    ia: &'a IaSnapshot<P>,
+    #[serde(with = "serde_bytes")]
+    words: &'a [u8],
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "IaSnapshot<P>: Deserialize<'de>")]
+struct Read<P: ParkProvider> {
+    ia: IaSnapshot<P>,
+    #[serde(with = "serde_bytes")]
+    words: Vec<u8>,
+}
+
+/// Writes a snapshot.
+pub(super) fn write<P: ParkProvider>(
+    ia: &IaSnapshot<P>,
+    words: &[u8],
+) -> Result<Vec<u8>, FormatError>
+where
+    P::Snapshot: Serialize,
+    IaTables<P>: Serialize,
+{
+    let contents = postcard::to_stdvec(&Written { ia, words }).map_err(contents)?;
+    let layers = layers();
+    let mut header = Header {
+        magic: MAGIC,
+        version: VERSION.into(),
+        // CAST: five layers.
+        layers: (layers.len() as u32).into(),
+        // CAST: usize has at most 64 bits on every target Rust has.
+        content_bytes: (contents.len() as u64).into(),
+        checksum: 0.into(),
+    };
+    header.checksum = checksum(header, layers.as_bytes(), &contents).into();
+    Ok([header.as_bytes(), layers.as_bytes(), &contents].concat())
+}
+
+/// Reads a snapshot, and the program's words.
+pub(super) fn read<P: ParkProvider>(bytes: &[u8]) -> Result<(IaSnapshot<P>, Vec<u8>), FormatError>
+where
+    P::Snapshot: for<'de> Deserialize<'de>,
+    IaTables<P>: for<'de> Deserialize<'de>,
+{
+    // CAST: as above.
+    let length = |counted: u64| FormatError::Length {
+        bytes: bytes.len() as u64,
+        counted,
+    };
+    let short = |_| length(size_of::<Header>() as u64);
+    let (header, rest) = Header::read_from_prefix(bytes).map_err(short)?;
+    if header.magic != MAGIC {
+        let found = header.magic;
+        return Err(FormatError::Magic { found });
+    }
+    let found = header.version.get();
+    if found != VERSION {
+        return Err(FormatError::Version { found });
+    }
+    let layer_bytes = u64::from(header.layers.get()) * size_of::<Layer>() as u64;
+    let counted = header.content_bytes.get().checked_add(layer_bytes);
+    // CAST: as above.
+    if counted != Some(rest.len() as u64) {
+        return Err(length(
+            counted
+                .unwrap_or(u64::MAX)
+                .saturating_add(size_of::<Header>() as u64),
+        ));
+    }
+    // PANIC: at most the length of `rest`.
+    let at = usize::try_from(layer_bytes).expect("inside the snapshot");
+    let (there, contained) = rest.split_at(at);
+    let (computed, stated) = (checksum(header, there, contained), header.checksum.get());
+    if computed != stated {
+        return Err(FormatError::Checksum { computed, stated });
+    }
+    let wanted = layers();
+    if there != wanted.as_bytes() {
+        let found = there.as_chunks::<{ size_of::<Layer>() }>().0.iter();
+        // PANIC: the chunk has the layer's size, and every bit pattern is a layer.
+        let found = found.map(|it| Layer::read_from_bytes(it).expect("a layer's bytes"));
+        let found: Vec<Layer> = found.take(2 * wanted.len()).collect();
+        let (found, wanted) = (describe(&found), describe(&wanted));
+        return Err(FormatError::Layers { found, wanted });
+    }
+    let (Read { ia, words }, after) =
+        postcard::take_from_bytes::<Read<P>>(contained).map_err(contents)?;
+    if !after.is_empty() {
+        let why = format!("{} bytes follow them", after.len());
+        return Err(FormatError::Contents { why });
+    }
+    let bytes = words.len();
+    if bytes > MAX_WORDS {
+        return Err(FormatError::Words { bytes });
+    }
+    Ok((ia, words))
+}
+
+/// Returns the CRC-32 of all bytes except the checksum itself.
+fn checksum(mut header: Header, layers: &[u8], contents: &[u8]) -> u32 {
+    header.checksum = 0.into();
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(header.as_bytes());
+    crc.update(layers);
+    crc.update(contents);
+    crc.finalize()
+}
+
+fn contents(error: postcard::Error) -> FormatError {
+    let why = error.to_string();
+    FormatError::Contents { why }
+}
