@@ -276,6 +276,14 @@ pub enum FunctionError {
         /// The function that the space was made for.
         space: String,
     },
+    /// The function was resumed and is not claimed, so it may only be read.
+    #[error("{name}: {request} is refused: the function was resumed, and is not claimed")]
+    Unclaimed {
+        /// The function.
+        name: String,
+        /// The request.
+        request: &'static str,
+    },
     /// The process that implements the function could not be reached, or refused a request.
     #[error("vfio-user:{source}")]
     VfioUser {

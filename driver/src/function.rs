@@ -116,6 +116,10 @@ impl Function {
         roots: &Roots,
         space: &DmaSpace,
     ) -> Result<Self, FunctionError> {
+        space.0.check_claimed(
+            &address.to_string(),
+            "another function in its I/O address space",
+        )?;
         let container = space.0.container().ok_or_else(|| FunctionError::Space {
             name: address.to_string(),
             space: space.name().to_owned(),
@@ -337,6 +341,7 @@ impl Function {
 
     fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
         self.check_config(offset, data.len())?;
+        self.check_claimed("a write to configuration space")?;
         self.inner.backend.config_write(offset, data)
     }
 
@@ -358,6 +363,7 @@ impl Function {
     /// The errors of [`Function::config_write_u16`]. [`FunctionError::Stopped`]: bus mastering cannot be enabled any
     /// more, because a function of the I/O address space has refused to unmap memory.
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
+        self.check_claimed("a change of bus mastering")?;
         if on {
             return self.inner.space.start(&self.inner.backend);
         }
@@ -370,6 +376,7 @@ impl Function {
     /// # Errors
     /// The errors of [`Function::set_bus_master`]; only if both steps have failed.
     pub fn stop(&self) -> Result<(), FunctionError> {
+        self.check_claimed("a stop")?;
         self.inner.backend.stop()
     }
 
@@ -390,6 +397,7 @@ impl Function {
     /// # Errors
     /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn reset(&self) -> Result<(), FunctionError> {
+        self.check_claimed("a reset")?;
         self.inner.backend.reset()
     }
 
@@ -512,6 +520,7 @@ impl Function {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if enabled.is_empty() {
+            self.check_claimed("a change of interrupts")?;
             let count = self.interrupt_count().min(most);
             let mut vectors = (0..count)
                 .map(|vector| {
@@ -589,6 +598,9 @@ impl Drop for Inner {
         if self.is_parked {
             return;
         }
+        if self.space.abandon_unclaimed() {
+            return;
+        }
         match &self.backend {
             // A model outlives its driver, and must not keep the driver's eventfds open.
             Backend::InProcess(device) => {
@@ -609,6 +621,9 @@ impl std::fmt::Debug for Function {
 }
 
 mod parking;
+mod unclaimed;
+
+pub use unclaimed::UnclaimedFunction;
 
 #[cfg(test)]
 mod tests {

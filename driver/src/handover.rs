@@ -12,14 +12,29 @@
 //! have open, and the process that adds the seal `F_SEAL_SEAL` to it has *claimed* the handover. The kernel lets only
 //! one process add it, and no process can remove it (module `file`). So:
 //!
-//! - The new process only reads from the device until it has claimed the handover ([`Answer::adopt`],
-//!   [`StoredHandover::claim`]).
+//! - The new process sends no command to the device and writes no register until it has claimed the handover
+//!   ([`Claim::take`]). The types have this order: [`Function::resume`](crate::Function::resume) gives an
+//!   [`UnclaimedFunction`](crate::UnclaimedFunction), and its `go_on` needs a [`Claimed`].
 //! - The old process resumes its function only after it has claimed its own handover, which [`NotGiven`] says.
 //! - Messages only shorten the wait for the claim, and transport reasons.
 //!
 //! The claim is for ever. The driving lock of a function (`driving_lock`) ends with its process: it prevents that two
 //! living processes drive the function at a time, and the claim prevents that an old snapshot is used after its
 //! process has ended. A handover needs both. A claim is advisory, as the lock is.
+//!
+//! # The receiver's order
+//!
+//! The order is the same for both ways ([`Offer`]):
+//!
+//! 1. Resume each function, which takes its driving lock.
+//! 2. Check all that memory, registers and configuration space can show, for all functions.
+//! 3. [`Claim::take`].
+//! 4. [`go_on`](crate::UnclaimedFunction::go_on), and ask the device by commands.
+//! 5. Drain and arm event queues, and resume objects.
+//! 6. [`Claimed::end`] reports the outcome.
+//!
+//! A refusal in steps 1 to 3 changes nothing: the sender, or the next process of the service, goes on. A refusal from
+//! step 4 on ends in a reset of the device, and its reason reaches the sender's log.
 //!
 //! # Over a socket
 //!
@@ -29,8 +44,9 @@
 //!     it parks its functions
 //!     send            --- OFFER, the file -------->
 //!                     --- DESCRIPTORS, 1 to 253 -->   (as often as needed)
-//!                                                     it resumes the functions, which only reads
-//!                     <-- ADOPTED | REFUSED, why --   adopt: claims | refuse
+//!                                                     it resumes the functions, and checks them
+//!                     <------- REFUSED, why ------    refuse, or: take, which claims; it goes on
+//!                     <-- ADOPTED | FAILED, why ---   end
 //!     tries to claim
 //! ```
 //!
@@ -47,10 +63,11 @@
 //! | sender: before all descriptors are sent | no process | dead; the last close resets the device | `HungUp`, closes what it has |
 //! | receiver: before its claim | sender | resumes | dead, or its claim fails: [`HandoverError::Claimed`] |
 //! | sender: after the last descriptor | receiver | dead | goes on; ADOPTED reaches no process |
-//! | receiver: after its claim, before ADOPTED | receiver | [`Sent`], not acknowledged; does not resume | dead; the last close resets the device |
+//! | receiver: after its claim, before its report | receiver | [`Sent`], not acknowledged; does not resume | dead; the last close resets the device |
 //! | receiver: after ADOPTED | receiver | [`Sent`] | dead, as any driver that is killed |
 //! | sender: before it has read ADOPTED | receiver | dead | goes on |
-//! | none: REFUSED | sender | resumes, and has the reason | has parked again what it had resumed ([`Answer::refuse`]) |
+//! | none: REFUSED | sender | resumes, and has the reason | has parked what it had resumed ([`Claim::refuse`]) |
+//! | none: FAILED | receiver | [`Sent`], with the reason; does not resume | closes what it has, which resets the device |
 //!
 //! # Over systemd's descriptor store
 //!
@@ -60,7 +77,8 @@
 //!            FDSTORE=1 for each --------> keeps duplicates
 //!            BARRIER=1 ---- pipe -------> closes the pipe
 //!     it ends                              LISTEN_FDS, LISTEN_FDNAMES -> take_stored, open: whole, or refused by name
-//!                                        <---------- FDSTOREREMOVE=1, BARRIER=1   claim
+//!                                                        it resumes the functions, and checks them
+//!                                        <---------- FDSTOREREMOVE=1, BARRIER=1   take, which claims
 //! ```
 //!
 //! Each descriptor has its own name in the store, because the store does not keep an order. The file of the handover is
@@ -83,15 +101,18 @@
 //! sd_notify_barrier(3), sd_listen_fds(3), systemd.service(5) (`FileDescriptorStoreMax=`, `NotifyAccess=`).
 
 mod channel;
+mod claim;
 mod error;
 mod file;
 mod name;
+mod removal;
 mod socket;
 mod store;
 
+pub use claim::{Claim, Claimed, NotTaken, Offer};
 pub use error::HandoverError;
-pub use socket::{Answer, Offer, Receiver, await_receiver, receive};
-pub use store::{NotClaimed, StoredDescriptors, StoredHandover, store, take_stored};
+pub use socket::{Receiver, await_receiver, receive};
+pub use store::{StoredDescriptors, StoredRefusal, store, take_stored};
 
 use crate::snapshot::NamedFd;
 
@@ -105,23 +126,14 @@ pub const MAX_SNAPSHOT: u64 = 1 << 30;
 /// Maximum length of the reason of a refusal, in bytes of UTF-8. Longer reasons are cut.
 pub const MAX_REASON: usize = 1024;
 
-/// A snapshot and the descriptors that belong to it.
-#[derive(Debug)]
-pub struct Handover {
-    /// The snapshot, as the layer above has written it. It was not checked.
-    pub snapshot: Vec<u8>,
-    /// The descriptors, with the names that they had.
-    pub descriptors: Vec<NamedFd>,
-}
-
 /// A handover that another process has, or can take. This process has closed its descriptors, and must not use the
 /// function any more.
 #[derive(Debug)]
 #[must_use]
 pub struct Sent {
-    /// `None` if the receiver, or the service manager, has acknowledged the handover. Otherwise another process has
-    /// claimed it, and this is the reason why no acknowledgement was received. If that process has ended since, the
-    /// device is reset.
+    /// `None` if the receiver has reported that it goes on, or the service manager has handled all messages. Otherwise
+    /// another process has claimed the handover, and this is its report ([`HandoverError::Failed`]), or the reason why
+    /// none was received. If that process has ended since, the device is reset.
     pub unacknowledged: Option<HandoverError>,
 }
 

@@ -93,7 +93,7 @@ pub use file::{File, Geometry};
 pub use frame_datagrams::FrameDatagrams;
 pub use frame_socket::{Arrived, FrameEnd, FrameListener, FrameSocket, Taken};
 pub use fronted::{Front, Fronted};
-pub use function::Function;
+pub use function::{Function, UnclaimedFunction};
 pub use handed_in::{HandedInError, handed_in, names_handed_in};
 pub use interrupt::{Interrupt, Notices};
 pub use interrupt_set::{Descriptor, InterruptSet};

@@ -64,6 +64,8 @@ struct State {
     broken: bool,
     /// True while mappings are kept without their owners ([`Space::hold`]).
     held: bool,
+    /// True while the function was resumed and is not claimed: no request is made of it.
+    unclaimed: bool,
     /// True once the function was handed over to another process. Nothing is mapped or unmapped any more.
     parked: bool,
     /// Number of pieces of memory that the device may still write although they are no longer needed, and that the next
@@ -322,6 +324,7 @@ impl Space {
         allocated: bool,
     ) -> Result<(), FunctionError> {
         let mut state = self.state();
+        state.check_claimed(&self.name, "a mapping")?;
         let made = state.mapped.len();
         if state.members.is_empty() {
             return Err(FunctionError::DmaRefused {
@@ -408,6 +411,7 @@ impl Space {
 
     /// Unmaps exactly one mapping, and returns it.
     fn remove(&self, state: &mut State, iova: Iova, bytes: usize) -> Result<Entry, FunctionError> {
+        state.check_claimed(&self.name, "an unmapping")?;
         let known = state.mapped.get_mut(&iova.0);
         let Some(entry) = known.filter(|mapped| mapped.bytes == bytes) else {
             // The range has no mapping, is part of one, or covers one.
@@ -452,6 +456,7 @@ impl Space {
     /// stopped. Or the function refused a mapping. In each case the function is not added.
     pub(crate) fn join(&self, backend: &Backend) -> Result<(), FunctionError> {
         let mut state = self.state();
+        state.check_claimed(&self.name, "another function in its I/O address space")?;
         let refused = |what: String| FunctionError::Space {
             name: backend.name().to_owned(),
             space: self.name.clone(),

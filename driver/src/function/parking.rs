@@ -12,7 +12,8 @@
 //!     hold_mappings
 //!     DmaArena::snapshot
 //!     drop BARs, queues, arenas, clones
-//!     park  --- FunctionSnapshot, descriptors --->  resume
+//!     park  --- FunctionSnapshot, descriptors --->  resume: an UnclaimedFunction, which is only read
+//!                                                   claim the handover, go_on
 //!                                                   DmaArena::resume, claim, finish
 //!                                                   release_mappings
 //! ```
@@ -31,7 +32,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Function, Inner};
+use super::{Function, Inner, UnclaimedFunction};
 use crate::backend::Backend;
 use crate::descriptors::{Given, Parting};
 use crate::device::{COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE, CONFIG_COMMAND};
@@ -130,12 +131,14 @@ impl Function {
         }
     }
 
-    /// Takes over a function that this or another process has parked. Nothing is written to the device, and no memory
-    /// is mapped for it. The interrupts are those of the snapshot, with their counts: the first call of
-    /// [`enable_interrupts`](Self::enable_interrupts) returns them. The memory is mapped in this process at the
-    /// addresses that it had. [`DmaArena::resume`](crate::DmaArena::resume),
-    /// [`DmaPool::resume`](crate::DmaPool::resume) and [`claim_mapping`](Self::claim_mapping) give it an owner;
-    /// [`release_mappings`](Self::release_mappings) unmaps the rest.
+    /// Makes a function of what this or another process has parked, in two steps. The result may only be read until
+    /// [`go_on`](UnclaimedFunction::go_on) gets the proof that this process has claimed the handover; dropping it has no
+    /// effect on the device. Nothing is written to the device, and no memory is mapped for it. The interrupts are those
+    /// of the snapshot, with their counts: the first call of [`enable_interrupts`](Self::enable_interrupts) returns
+    /// them. The memory is mapped in this process at the addresses that it had.
+    /// [`DmaArena::resume`](crate::DmaArena::resume), [`DmaPool::resume`](crate::DmaPool::resume) and
+    /// [`claim_mapping`](Self::claim_mapping) give it an owner; [`release_mappings`](Self::release_mappings), after
+    /// `go_on`, unmaps the rest.
     ///
     /// A vfio-user server has 10 s to answer a question. If it answers later, this call is refused, and the next one
     /// drops the late reply, unless a part of it was already received. Then every resumption is refused.
@@ -153,7 +156,7 @@ impl Function {
     pub fn resume(
         snapshot: &FunctionSnapshot,
         descriptors: Vec<NamedFd>,
-    ) -> Result<Self, (Vec<NamedFd>, ResumeError)> {
+    ) -> Result<UnclaimedFunction, (Vec<NamedFd>, ResumeError)> {
         let system: Arc<dyn System> = Arc::new(Kernel);
         Self::resume_by((&system, &Roots::default()), snapshot, descriptors)
     }
@@ -163,11 +166,14 @@ impl Function {
         kernel: (&Arc<dyn System>, &Roots),
         snapshot: &FunctionSnapshot,
         descriptors: Vec<NamedFd>,
-    ) -> Result<Self, (Vec<NamedFd>, ResumeError)> {
-        Self::adopt(kernel, snapshot, &descriptors).map_err(|error| (descriptors, error))
+    ) -> Result<UnclaimedFunction, (Vec<NamedFd>, ResumeError)> {
+        match Self::unclaimed(kernel, snapshot, &descriptors) {
+            Ok(function) => Ok(UnclaimedFunction::new(function, descriptors)),
+            Err(error) => Err((descriptors, error)),
+        }
     }
 
-    fn adopt(
+    fn unclaimed(
         kernel: (&Arc<dyn System>, &Roots),
         snapshot: &FunctionSnapshot,
         descriptors: &[NamedFd],
@@ -200,7 +206,6 @@ impl Function {
 
         let backend = files.resume(kernel, snapshot.space.mappings.len(), notices.clone())?;
         check_unchanged(&name, &backend, snapshot)?;
-        backend.adopt();
         Ok(Self {
             inner: Arc::new(Inner {
                 name,

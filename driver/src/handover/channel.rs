@@ -28,6 +28,8 @@ use crate::readable::poll_ready;
 pub(super) const MAX_FDS: usize = 253;
 /// Maximum length of a message's text.
 const MAX_TEXT: usize = MAX_REASON;
+/// Step of a message that is sent.
+pub(super) const TO_SEND: &str = "to send";
 const MAGIC: [u8; 4] = *b"hand";
 const HEADER_BYTES: usize = 16;
 /// Space for the descriptors of a message, and for the credentials that the kernel adds if the program has set
@@ -54,10 +56,12 @@ pub(super) enum Kind {
     Offer = 2,
     /// Descriptors. The number is that of the descriptors in this message.
     Descriptors = 3,
-    /// The receiver has claimed the handover.
+    /// The receiver has claimed the handover, and goes on with the functions.
     Adopted = 4,
-    /// The receiver refuses the handover. The text is the reason.
+    /// The receiver refuses the handover, and has not claimed it. The text is the reason.
     Refused = 5,
+    /// The receiver has claimed the handover, and cannot go on with the functions. The text is the reason.
+    Failed = 6,
 }
 
 impl Kind {
@@ -68,6 +72,7 @@ impl Kind {
             Self::Descriptors,
             Self::Adopted,
             Self::Refused,
+            Self::Failed,
         ];
         all.into_iter().find(|kind| *kind as u32 == number)
     }
@@ -152,6 +157,19 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// Sends the receiver's answer if the socket has room for it. At most [`MAX_REASON`] bytes of the reason are sent.
+    /// The sender of a handover has sent everything and reads, so there is room unless it has died.
+    pub(super) fn answer(&self, kind: Kind, reason: &str) {
+        let mut length = reason.len().min(MAX_REASON);
+        while !reason.is_char_boundary(length) {
+            length -= 1;
+        }
+        let answer = (kind, 0, &reason.as_bytes()[..length]);
+        if let Err(error) = self.send(TO_SEND, answer, &[], &mut |_, _| Ok(false)) {
+            tracing::debug!("the sender does not learn the answer, {kind:?} {reason:?}: {error}");
+        }
     }
 
     /// Receives a message.

@@ -93,6 +93,12 @@ pub enum HandoverError {
         /// The reason, with control characters escaped.
         reason: String,
     },
+    /// The other process has claimed the handover, and could not go on with the functions. The device is reset.
+    #[error("the other process has claimed the handover and failed: {reason}")]
+    Failed {
+        /// The reason, with control characters escaped.
+        reason: String,
+    },
     /// Descriptors of a stored handover are missing.
     #[error(
         "descriptors of the stored handover are missing: {}; {found} of {wanted} were found (FileDescriptorStoreMax= limits their number)",

@@ -104,14 +104,20 @@ impl HandoverFile {
         Ok(Self { file })
     }
 
-    /// Reads a file that another process has written. Nothing in it is trusted.
+    /// Takes a file that another process has made.
+    pub(super) fn of(fd: OwnedFd) -> Self {
+        Self { file: fd.into() }
+    }
+
+    /// Reads a file that another process has written.
     pub(super) fn read(fd: OwnedFd) -> Result<(Self, Contents), HandoverError> {
-        let file = Self { file: fd.into() };
+        let file = Self::of(fd);
         let contents = file.contents()?;
         Ok((file, contents))
     }
 
-    fn contents(&self) -> Result<Contents, HandoverError> {
+    /// Reads the contents. Nothing in them is trusted.
+    pub(super) fn contents(&self) -> Result<Contents, HandoverError> {
         let seals = self.seals()?;
         if !seals.contains(CONSTANT) {
             let seals = seals.bits();

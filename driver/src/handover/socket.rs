@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::channel::{Channel, Kind, MAX_FDS, Message, Wait, until};
+use super::channel::{Channel, Kind, MAX_FDS, Message, TO_SEND, Wait, until};
+use super::claim::{Claim, Offer};
 use super::error::HandoverError;
 use super::file::{Contents, HandoverFile};
-use super::{MAX_DESCRIPTORS, MAX_REASON, NotGiven, Sent, take_back};
+use super::{MAX_DESCRIPTORS, NotGiven, Sent, take_back};
 use crate::clock::Instant;
 use crate::snapshot::NamedFd;
 
@@ -15,8 +16,7 @@ const VERSION: u32 = 1;
 const FOR_READY: &str = "for READY";
 const FOR_OFFER: &str = "for OFFER";
 const FOR_DESCRIPTORS: &str = "for DESCRIPTORS";
-const FOR_ANSWER: &str = "for ADOPTED or REFUSED";
-const TO_SEND: &str = "to send";
+const FOR_ANSWER: &str = "for ADOPTED, REFUSED or FAILED";
 
 /// The other end of a socket, whose process is initialised and waits for a handover.
 #[derive(Debug)]
@@ -56,9 +56,10 @@ pub(super) fn await_receiver_by(
 }
 
 impl Receiver {
-    /// Hands a snapshot and its descriptors over, and waits until the receiver has adopted or refused them.
+    /// Hands a snapshot and its descriptors over, and waits until the receiver has claimed them and reported the
+    /// outcome, or has refused them.
     ///
-    /// If the result is an error, the receiver cannot adopt the handover any more, not even if it receives the
+    /// If the result is an error, the receiver cannot claim the handover any more, not even if it receives the
     /// descriptors later.
     ///
     /// # Errors
@@ -115,9 +116,15 @@ impl Receiver {
             Err(_) => return sent,
         }
         let answer = self.channel.receive(FOR_ANSWER, wait)?;
-        if answer.kind == Kind::Refused && answer.fds.is_empty() {
-            let reason = printable(&answer.text);
-            return Err(HandoverError::Refused { reason });
+        let reason = printable(&answer.text);
+        match answer.kind {
+            Kind::Refused if answer.fds.is_empty() => {
+                return Err(HandoverError::Refused { reason });
+            }
+            Kind::Failed if answer.fds.is_empty() => {
+                return Err(HandoverError::Failed { reason });
+            }
+            _ => {}
         }
         expect(FOR_ANSWER, &answer, Kind::Adopted, 0)
     }
@@ -137,17 +144,6 @@ impl Receiver {
         }
         Ok(())
     }
-}
-
-/// A handover that the receiver has received, and neither adopted nor refused.
-#[derive(Debug)]
-pub struct Offer {
-    /// The snapshot, as the layer above has written it. It was not checked.
-    pub snapshot: Vec<u8>,
-    /// The descriptors. Until [`Answer::adopt`] has returned, the receiver only reads from the device.
-    pub descriptors: Vec<NamedFd>,
-    /// The receiver's answer, which is to be given.
-    pub answer: Answer,
 }
 
 /// Reports to the process at the other end of a connected stream socket that this process is initialised, and waits for
@@ -175,10 +171,10 @@ pub(super) fn receive_by(socket: OwnedFd, wait: &mut Wait<'_>) -> Result<Offer, 
             descriptors: (contents.names.into_iter().zip(fds))
                 .map(|(name, fd)| NamedFd { name, fd })
                 .collect(),
-            answer: Answer { channel, file },
+            claim: Claim::over_socket(file, channel),
         }),
         Err(error) => {
-            refuse(&channel, &error.to_string());
+            channel.answer(Kind::Refused, &error.to_string());
             Err(error)
         }
     }
@@ -223,57 +219,6 @@ fn received(
         fds.append(&mut some.fds);
     }
     Ok((file, contents, fds))
-}
-
-/// The receiver's answer to an offer. Dropping it closes the socket, and the sender keeps its function.
-#[derive(Debug)]
-#[must_use]
-pub struct Answer {
-    channel: Channel,
-    file: HandoverFile,
-}
-
-impl Answer {
-    /// Claims the handover for this process, and informs the sender. From now on this process may write to the device,
-    /// and the sender does not use it any more, even if it does not receive the message.
-    ///
-    /// # Errors
-    /// The sender keeps its function, and this process must not write to the device. If it has resumed the function, it
-    /// [parks](crate::Function::park) it, because dropping it would reset the device, and closes the descriptors.
-    /// [`HandoverError::Claimed`]: the sender has claimed the handover for itself, because its deadline has passed.
-    /// [`HandoverError::System`]: the handover could not be claimed.
-    pub fn adopt(self) -> Result<(), HandoverError> {
-        self.file.claim()?;
-        if let Err(error) = self.send((Kind::Adopted, 0, &[])) {
-            tracing::debug!("the sender does not learn that its functions were adopted: {error}");
-        }
-        Ok(())
-    }
-
-    /// Refuses the handover, and sends the reason: at most [`MAX_REASON`] bytes of it. If this process has resumed the
-    /// function, it [parks](crate::Function::park) it before this call, because dropping it would reset the device, and
-    /// the sender could not resume it while its driving lock is held.
-    pub fn refuse(self, reason: &str) {
-        refuse(&self.channel, reason);
-    }
-
-    fn send(&self, message: (Kind, u32, &[u8])) -> Result<(), HandoverError> {
-        // The sender has sent everything and reads, so the message has room.
-        self.channel
-            .send(TO_SEND, message, &[], &mut |_, _| Ok(false))
-    }
-}
-
-/// Sends a refusal if the socket has room for it.
-fn refuse(channel: &Channel, reason: &str) {
-    let mut length = reason.len().min(MAX_REASON);
-    while !reason.is_char_boundary(length) {
-        length -= 1;
-    }
-    let refusal = (Kind::Refused, 0, &reason.as_bytes()[..length]);
-    if let Err(error) = channel.send(TO_SEND, refusal, &[], &mut |_, _| Ok(false)) {
-        tracing::debug!("the sender does not learn the reason of the refusal: {error}");
-    }
 }
 
 /// Checks the kind of a message, and the number of its descriptors.

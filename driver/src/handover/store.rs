@@ -1,21 +1,19 @@
 //! A handover in systemd's descriptor store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::claim::{Claim, Offer};
 use super::error::HandoverError;
-use super::file::HandoverFile;
+use super::file::{Contents, HandoverFile};
 use super::name::{self, FILE};
-use super::{Handover, NotGiven, Sent, take_back};
+use super::removal::{Pace, remove_all};
+use super::{NotGiven, Sent, take_back};
 use crate::clock::Instant;
 use crate::handed_in::take_handed_in;
 use crate::rights::has_gained_rights;
-use crate::service_manager::{Messenger, ServiceManager, ServiceManagerError};
+use crate::service_manager::{ServiceManager, ServiceManagerError};
 use crate::snapshot::NamedFd;
-
-/// Number of messages between two barriers. Descriptors that are on their way count against the limit of this process
-/// (unix(7), `ETOOMANYREFS`).
-const MESSAGES_AT_ONCE: usize = 128;
 
 /// Puts a snapshot and its descriptors into the descriptor store of this service. The next process of the service takes
 /// them with [`take_stored`]. The caller ends this process afterwards.
@@ -50,7 +48,7 @@ pub fn store(
                 .map(|named| name::stored(&named.name))
                 .collect();
             // The claim makes what is left in the store unusable, so it does not matter if this fails, too.
-            if let Err(error) = forget(manager, &names, deadline) {
+            if let Err(error) = remove_all(manager, &names, deadline) {
                 tracing::warn!(
                     "descriptors of a failed handover may be left in the store: {error}"
                 );
@@ -80,7 +78,7 @@ fn store_all(
     let names: Vec<String> = (descriptors.iter())
         .map(|named| name::stored(&named.name))
         .collect();
-    forget(manager, &names, deadline)?;
+    remove_all(manager, &names, deadline)?;
     let messenger = manager.connect()?;
     let mut pace = Pace::new(&messenger, deadline);
     for (name, named) in names.iter().zip(descriptors) {
@@ -89,48 +87,6 @@ fn store_all(
     }
     messenger.store(FILE, file.as_fd(), deadline)?;
     messenger.barrier(deadline)
-}
-
-/// Removes the file of a handover and then the other names from the store, and waits until that is done.
-fn forget(
-    manager: &ServiceManager,
-    names: &[String],
-    deadline: Instant,
-) -> Result<(), ServiceManagerError> {
-    let messenger = manager.connect()?;
-    messenger.forget(FILE, deadline)?;
-    let mut pace = Pace::new(&messenger, deadline);
-    for name in names {
-        messenger.forget(name, deadline)?;
-        pace.sent_one()?;
-    }
-    messenger.barrier(deadline)
-}
-
-/// Inserts barriers between messages.
-struct Pace<'a> {
-    messenger: &'a Messenger,
-    deadline: Instant,
-    sent: usize,
-}
-
-impl<'a> Pace<'a> {
-    const fn new(messenger: &'a Messenger, deadline: Instant) -> Self {
-        Self {
-            messenger,
-            deadline,
-            sent: 0,
-        }
-    }
-
-    /// Counts a message, and waits if there were enough.
-    fn sent_one(&mut self) -> Result<(), ServiceManagerError> {
-        self.sent += 1;
-        if self.sent.is_multiple_of(MESSAGES_AT_ONCE) {
-            self.messenger.barrier(self.deadline)?;
-        }
-        Ok(())
-    }
 }
 
 /// Takes the descriptors of a handover that the service manager has handed in (sd_listen_fds(3)). `None`: there are
@@ -153,18 +109,18 @@ pub fn take_stored() -> Option<StoredDescriptors> {
 }
 
 /// Descriptors from the store that belong to a handover. They are in the store, too: if this process ends before they
-/// are [claimed](StoredHandover::claim) or [forgotten](Self::forget), systemd hands them to the next process.
+/// are [claimed](super::Claim::take) or [forgotten](Self::forget), systemd hands them to the next process.
 #[derive(Debug)]
 pub struct StoredDescriptors {
     fds: Vec<NamedFd>,
 }
 
-/// The failure of a step that consumes stored descriptors.
+/// A step with stored descriptors that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct NotClaimed<T> {
-    /// The value that the step would have consumed, unchanged.
-    pub stored: T,
+pub struct StoredRefusal {
+    /// The descriptors, unchanged.
+    pub stored: StoredDescriptors,
     /// The reason.
     pub error: HandoverError,
 }
@@ -189,62 +145,74 @@ impl StoredDescriptors {
         self.fds.iter().map(|named| named.name.as_str())
     }
 
-    /// Reads the file of the handover, and checks that exactly the descriptors that it names are there.
+    /// Reads the file of the handover, and checks that exactly the descriptors that it names are there. They stay in
+    /// the store until the claim of the offer is taken. To start a device afresh although the handover is whole, take
+    /// the claim and close the descriptors.
     ///
     /// # Errors
-    /// The descriptors, and the reason. The caller [forgets](Self::forget) them and starts its device afresh.
-    /// [`HandoverError::Missing`]: descriptors, or the file of the handover (`handover`), are missing.
-    /// [`HandoverError::Unknown`]: there are others. [`HandoverError::Repeated`]: several have the same name.
-    /// [`HandoverError::Claimed`]: a process has claimed the handover before. [`HandoverError::File`],
-    /// [`HandoverError::Name`], [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`]: the file is not valid.
-    /// [`HandoverError::System`]: a system call failed.
-    pub fn open(self) -> Result<StoredHandover, NotClaimed<Self>> {
-        match self.read() {
-            Ok((file, names, snapshot)) => {
-                let mut by_name: BTreeMap<String, OwnedFd> = (self.fds.into_iter())
-                    .map(|named| (named.name, named.fd))
-                    .collect();
-                let descriptors = (names.into_iter())
-                    .filter_map(|name| {
-                        let fd = by_name.remove(&name::stored(&name))?;
-                        Some(NamedFd { name, fd })
-                    })
-                    .collect();
-                Ok(StoredHandover {
-                    file,
-                    snapshot,
-                    descriptors,
-                })
-            }
-            Err(error) => Err(NotClaimed {
+    /// The descriptors, and the reason. [`HandoverError::Missing`]: descriptors, or the file of the handover
+    /// (`handover`), are missing. [`HandoverError::Unknown`]: there are others. [`HandoverError::Repeated`]: several have
+    /// the same name. [`HandoverError::Claimed`]: a process has claimed the handover before. [`HandoverError::File`],
+    /// [`HandoverError::Name`], [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`]: the file is not valid. In
+    /// these cases the caller [forgets](Self::forget) the descriptors and starts its device afresh.
+    /// [`HandoverError::System`]: a system call failed, and the call may be repeated.
+    pub fn open(mut self, manager: &ServiceManager) -> Result<Offer, StoredRefusal> {
+        let Some(at) = self.fds.iter().position(|named| named.name == FILE) else {
+            let error = HandoverError::Missing {
+                names: vec![FILE.to_owned()],
+                found: self.fds.len(),
+                wanted: self.fds.len() + 1,
+            };
+            return Err(StoredRefusal {
                 stored: self,
                 error,
-            }),
-        }
+            });
+        };
+        let file = HandoverFile::of(self.fds.remove(at).fd);
+        let read = file
+            .contents()
+            .and_then(|contents| self.check(&contents.names).map(|()| contents));
+        let Contents { names, snapshot } = match read {
+            Ok(contents) => contents,
+            Err(error) => {
+                let fd = file.into_fd();
+                let name = FILE.to_owned();
+                self.fds.insert(at, NamedFd { name, fd });
+                return Err(StoredRefusal {
+                    stored: self,
+                    error,
+                });
+            }
+        };
+        let stored: Vec<String> = names.iter().map(|name| name::stored(name)).collect();
+        let mut by_name: BTreeMap<String, OwnedFd> = (self.fds.into_iter())
+            .map(|named| (named.name, named.fd))
+            .collect();
+        // `check` has found each of them.
+        let descriptors = (names.into_iter().zip(&stored))
+            .filter_map(|(name, stored)| {
+                let fd = by_name.remove(stored)?;
+                Some(NamedFd { name, fd })
+            })
+            .collect();
+        Ok(Offer {
+            snapshot,
+            descriptors,
+            claim: Claim::from_store(file, manager.clone(), stored),
+        })
     }
 
-    /// Returns the file, the names of the descriptors, and the snapshot.
-    fn read(&self) -> Result<(HandoverFile, Vec<String>, Vec<u8>), HandoverError> {
-        let mut by_name = BTreeMap::new();
-        for NamedFd { name, fd } in &self.fds {
-            if by_name.insert(name.as_str(), fd).is_some() {
+    /// Checks that the descriptors, without the file, are exactly those of these names.
+    fn check(&self, names: &[String]) -> Result<(), HandoverError> {
+        let mut found = BTreeSet::new();
+        for NamedFd { name, .. } in &self.fds {
+            if name == FILE || !found.insert(name.as_str()) {
                 return Err(HandoverError::Repeated { name: name.clone() });
             }
         }
-        let Some(file) = by_name.remove(FILE) else {
-            return Err(HandoverError::Missing {
-                names: vec![FILE.to_owned()],
-                found: by_name.len(),
-                wanted: by_name.len() + 1,
-            });
-        };
-        let file = file
-            .try_clone()
-            .map_err(HandoverError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
-        let (file, contents) = HandoverFile::read(file)?;
-        let wanted = contents.names.len();
-        let is_missing = |name: &&String| by_name.remove(name::stored(name).as_str()).is_none();
-        let missing: Vec<String> = contents.names.iter().filter(is_missing).cloned().collect();
+        let wanted = names.len();
+        let is_missing = |name: &&String| !found.remove(name::stored(name).as_str());
+        let missing: Vec<String> = names.iter().filter(is_missing).cloned().collect();
         if !missing.is_empty() {
             return Err(HandoverError::Missing {
                 found: wanted - missing.len(),
@@ -252,11 +220,11 @@ impl StoredDescriptors {
                 wanted,
             });
         }
-        if !by_name.is_empty() {
-            let names = by_name.keys().map(|&name| name.to_owned()).collect();
+        if !found.is_empty() {
+            let names = found.into_iter().map(str::to_owned).collect();
             return Err(HandoverError::Unknown { names });
         }
-        Ok((file, contents.names, contents.snapshot))
+        Ok(())
     }
 
     /// Removes the descriptors from the store and closes them. If no other process has them open, their devices are
@@ -264,77 +232,14 @@ impl StoredDescriptors {
     ///
     /// # Errors
     /// The descriptors, and [`HandoverError::ServiceManager`].
-    pub fn forget(
-        self,
-        manager: &ServiceManager,
-        deadline: Instant,
-    ) -> Result<(), NotClaimed<Self>> {
+    pub fn forget(self, manager: &ServiceManager, deadline: Instant) -> Result<(), StoredRefusal> {
         let names: Vec<String> = self.names().map(str::to_owned).collect();
-        match forget(manager, &names, deadline) {
+        match remove_all(manager, &names, deadline) {
             Ok(()) => Ok(()),
-            Err(error) => Err(NotClaimed {
+            Err(error) => Err(StoredRefusal {
                 stored: self,
                 error: error.into(),
             }),
-        }
-    }
-}
-
-/// A handover from the store, which is complete, and which this process has not claimed.
-#[derive(Debug)]
-pub struct StoredHandover {
-    file: HandoverFile,
-    snapshot: Vec<u8>,
-    descriptors: Vec<NamedFd>,
-}
-
-impl StoredHandover {
-    /// Returns the snapshot, as the layer above has written it. It was not checked.
-    #[must_use]
-    pub fn snapshot(&self) -> &[u8] {
-        &self.snapshot
-    }
-
-    /// Removes the handover from the store, and claims it for this process. After that, no other process gets it.
-    ///
-    /// # Errors
-    /// The handover, and the reason. [`HandoverError::ServiceManager`]: the service manager has not answered; the
-    /// handover may be in the store, and this call may be repeated. [`HandoverError::Claimed`]: another process has
-    /// claimed it. [`HandoverError::System`]: it could not be claimed.
-    pub fn claim(
-        self,
-        manager: &ServiceManager,
-        deadline: Instant,
-    ) -> Result<Handover, NotClaimed<Self>> {
-        let names: Vec<String> = (self.descriptors.iter())
-            .map(|named| name::stored(&named.name))
-            .collect();
-        let removed = forget(manager, &names, deadline).map_err(HandoverError::from);
-        match removed.and_then(|()| self.file.claim()) {
-            Ok(()) => Ok(Handover {
-                snapshot: self.snapshot,
-                descriptors: self.descriptors,
-            }),
-            Err(error) => Err(NotClaimed {
-                stored: self,
-                error,
-            }),
-        }
-    }
-
-    /// Returns the descriptors, in order to [forget](StoredDescriptors::forget) a handover whose snapshot is refused.
-    #[must_use]
-    pub fn refuse(self) -> StoredDescriptors {
-        let file = NamedFd {
-            name: FILE.to_owned(),
-            fd: self.file.into_fd(),
-        };
-        let stored = self.descriptors.into_iter().map(|named| NamedFd {
-            name: name::stored(&named.name),
-            fd: named.fd,
-        });
-        StoredDescriptors {
-            fds: stored.chain([file]).collect(),
         }
     }
 }

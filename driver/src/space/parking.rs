@@ -3,7 +3,7 @@
 //! ```text
 //!   open --hold--> held --snapshot, part--> parked (here)
 //!                   ^                                        the device keeps running
-//!                   |   a new process:  adopted (held)  <----
+//!                   |   a new process:  adopted (held)  <----      no request before the function is claimed
 //!   open <--release-+
 //! ```
 //!
@@ -23,13 +23,26 @@ use super::{Entry, Mapped, Space, State};
 use crate::backend::Backend;
 use crate::descriptors::{Given, Parting};
 use crate::dma_window;
-use crate::error::{ClaimError, ErrnoText, ParkError, ResumeError};
+use crate::error::{ClaimError, ErrnoText, FunctionError, ParkError, ResumeError};
 use crate::iova::{Iova, IovaAllocator};
 use crate::memory::SharedMemory;
 use crate::page::{DMA_PAGE, GIB};
 use crate::snapshot::{MappingSnapshot, MemorySnapshot, SpaceSnapshot, UnclaimedMemory};
 
 impl State {
+    /// Refuses a request of a function that was resumed and is not claimed.
+    pub(super) fn check_claimed(
+        &self,
+        function: &str,
+        request: &'static str,
+    ) -> Result<(), FunctionError> {
+        if self.unclaimed {
+            let name = function.to_owned();
+            return Err(FunctionError::Unclaimed { name, request });
+        }
+        Ok(())
+    }
+
     /// Keeps the mapping of an owner that drops, if the space is held or the function was handed over. Returns whether
     /// the mapping stays.
     pub(super) fn keep_without_owner(&mut self, iova: Iova, bytes: usize) -> bool {
@@ -105,6 +118,36 @@ fn first_difference<T: Ord>(
 }
 
 impl Space {
+    /// Refuses a request of a function that was resumed and is not claimed.
+    pub(crate) fn check_claimed(
+        &self,
+        function: &str,
+        request: &'static str,
+    ) -> Result<(), FunctionError> {
+        self.state().check_claimed(function, request)
+    }
+
+    /// Ends the time in which the function may only be read.
+    pub(crate) fn end_unclaimed(&self) {
+        self.state().unclaimed = false;
+    }
+
+    /// Ends this process's use of a function that is dropped without a claim, as [`part`](Self::part) does. Returns
+    /// whether it is not claimed.
+    pub(crate) fn abandon_unclaimed(&self) -> bool {
+        let mut state = self.state();
+        if !state.unclaimed {
+            return false;
+        }
+        state.parked = true;
+        let members = std::mem::take(&mut state.members);
+        let mapped = std::mem::take(&mut state.mapped);
+        // Memory is unmapped in this process after the lock is released, because that takes the kernel some time.
+        drop(state);
+        drop((members, mapped));
+        true
+    }
+
     /// From now on, a mapping stays when its owner drops. Returns whether the space was held before.
     pub(crate) fn hold(&self) -> bool {
         std::mem::replace(&mut self.state().held, true)
@@ -113,8 +156,13 @@ impl Space {
     /// Ends the effect of [`hold`](Self::hold): unmaps all unclaimed mappings, and returns those that were unmapped.
     /// Each is found and unmapped under one lock, because the program may unmap it too, or map other memory there.
     pub(crate) fn release(&self) -> Vec<UnclaimedMemory> {
-        self.state().held = false;
         let mut unmapped = Vec::new();
+        let mut state = self.state();
+        if state.unclaimed {
+            return unmapped;
+        }
+        state.held = false;
+        drop(state);
         loop {
             let mut state = self.state();
             let mut unclaimed = state.mapped.iter_mut().filter(|(_, it)| it.unclaimed);
@@ -263,7 +311,7 @@ impl Space {
         Ok(())
     }
 
-    /// Makes the space of a function that was taken over. The mappings exist already; they are unclaimed.
+    /// Makes the space of a function that was resumed and is not claimed. The mappings exist already, and have no owner.
     pub(crate) fn adopted(backend: &Backend, space: CheckedSpace) -> Arc<Self> {
         let CheckedSpace {
             name,
@@ -277,6 +325,7 @@ impl Space {
                 members: vec![backend.clone()],
                 mapped,
                 held: true,
+                unclaimed: true,
                 ..State::default()
             }),
             lent: Mutex::default(),

@@ -22,7 +22,7 @@ fn all_descriptors_arrive_with_their_names() {
     let _alone = many_descriptors();
     for count in [0, 1, 252, 253, 254, 300] {
         let (sent, offer) = hand_over(descriptors(count), |offer| {
-            offer.answer.adopt().expect("adopted");
+            offer.claim.take().expect("claimed").end(Ok(()));
             (offer.snapshot, offer.descriptors)
         });
         let sent = sent.expect("sent");
@@ -39,7 +39,7 @@ fn a_snapshot_of_several_megabytes_arrives() {
     let received = std::thread::scope(|scope| {
         let receiver = scope.spawn(move || {
             let offer = receive(theirs, far()).expect("an offer");
-            offer.answer.adopt().expect("adopted");
+            offer.claim.take().expect("claimed").end(Ok(()));
             offer.snapshot
         });
         let waiting = await_receiver(ours, far()).expect("ready");
@@ -53,7 +53,7 @@ fn a_snapshot_of_several_megabytes_arrives() {
 #[test]
 fn a_sender_has_its_descriptors_and_the_reason_after_a_refusal() {
     let reason = "version 7\u{1b}[31m\nof \"nvmeof\" is not known";
-    let (sent, ()) = hand_over(descriptors(3), |offer| offer.answer.refuse(reason));
+    let (sent, ()) = hand_over(descriptors(3), |offer| offer.claim.refuse(reason));
     let refused = sent.expect_err("refused");
     assert_are_all(&refused.descriptors, 3);
     assert_eq!(
@@ -62,11 +62,31 @@ fn a_sender_has_its_descriptors_and_the_reason_after_a_refusal() {
     );
 }
 
+/// The functions belong to the receiver from its claim on, so the sender does not get its descriptors back.
+#[test]
+fn a_sender_has_the_reason_of_a_failure_after_the_claim() {
+    let (sent, ()) = hand_over(descriptors(3), |offer| {
+        let claimed = offer.claim.take().expect("claimed");
+        claimed.end(Err("counter set 7 is gone"));
+    });
+    let error = sent.expect("sent").unacknowledged.expect("a failure");
+    assert!(matches!(error, HandoverError::Failed { .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "the other process has claimed the handover and failed: counter set 7 is gone"
+    );
+    let (sent, ()) = hand_over(descriptors(3), |offer| {
+        drop(offer.claim.take().expect("claimed"));
+    });
+    let error = sent.expect("sent").unacknowledged.expect("no report");
+    assert!(matches!(error, HandoverError::HungUp { .. }), "{error}");
+}
+
 #[test]
 fn a_reason_is_cut_between_two_characters() {
     // The limit of 1024 bytes is inside a character of two bytes.
     let reason = format!("x{}", "\u{e9}".repeat(1000));
-    let (sent, ()) = hand_over(descriptors(1), move |offer| offer.answer.refuse(&reason));
+    let (sent, ()) = hand_over(descriptors(1), move |offer| offer.claim.refuse(&reason));
     let Err(NotGiven {
         error: HandoverError::Refused { reason },
         ..
@@ -85,7 +105,9 @@ fn a_handover_is_not_adopted_after_its_sender_has_given_up() {
     peer.send(Kind::Offer, 0, &[], &[file.as_fd()]);
     let offer = receive_by(theirs, &mut at_once).expect("an offer");
     file.claim().expect("claimed");
-    let error = offer.answer.adopt().expect_err("claimed by the sender");
+    let refused = offer.claim.take().expect_err("claimed by the sender");
+    assert!(refused.claim.is_none());
+    let error = refused.error;
     assert!(matches!(error, HandoverError::Claimed), "{error}");
     assert_eq!(
         error.to_string(),

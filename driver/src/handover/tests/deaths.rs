@@ -148,7 +148,7 @@ fn a_sender_that_ends_at_any_step_leaves_its_receiver_everything_or_nothing() {
                 Ok(offer) => {
                     assert_eq!(steps, 3);
                     assert_eq!(offer.descriptors.len(), 300);
-                    offer.answer.adopt().expect("adopted");
+                    offer.claim.take().expect("claimed").end(Ok(()));
                     assert!(matches!(file.claim(), Err(HandoverError::Claimed)));
                     drop(offer.descriptors);
                 }

@@ -112,15 +112,15 @@ fn the_other_process() {
         }
         "receiver adopts and dies" => {
             let offer = receive(socket, far()).expect("an offer");
-            offer.answer.adopt().expect("adopted");
+            offer.claim.take().expect("claimed").end(Ok(()));
             die();
         }
         "receiver adopts and counts" => {
             let offer = receive(socket, far()).expect("an offer");
-            let adopted = offer.answer.adopt();
             let event = offer.descriptors.last().expect("an eventfd");
-            if adopted.is_ok() {
+            if let Ok(claimed) = offer.claim.take() {
                 nix::unistd::write(&event.fd, 1_u64.as_bytes()).expect("a count");
+                claimed.end(Ok(()));
             }
         }
         "receiver has no room" => {
@@ -226,7 +226,7 @@ fn a_receiver_has_everything_or_nothing_when_its_sender_is_killed() {
                 assert_eq!(role, "sender dies before the answer");
                 assert_eq!(offer.snapshot, SNAPSHOT);
                 assert_are_all(&offer.descriptors, COUNT);
-                offer.answer.adopt().expect("adopted");
+                offer.claim.take().expect("claimed").end(Ok(()));
             }
             Err(error) => {
                 assert_ne!(role, "sender dies before the answer", "{error}");

@@ -40,14 +40,14 @@ fn a_store_has_each_descriptor_by_its_name_and_the_file_last() {
     assert_eq!(last, "FDSTORE=1\nFDNAME=handover\nFDPOLL=0");
     assert_eq!(kept.messages.last().expect("a message"), "BARRIER=1");
 
-    let stored = StoredDescriptors::new(kept.duplicates())
-        .open()
-        .expect("whole");
-    assert_eq!(stored.snapshot(), SNAPSHOT);
+    let duplicates = kept.duplicates();
     let manager = Manager::start(1000, kept.kept);
-    let handover = stored.claim(&manager.client(None), far()).expect("claimed");
-    assert_are_all(&handover.descriptors, 300);
-    assert_eq!(handover.snapshot, SNAPSHOT);
+    let offer = StoredDescriptors::new(duplicates)
+        .open(&manager.client(None))
+        .expect("whole");
+    assert_are_all(&offer.descriptors, 300);
+    assert_eq!(offer.snapshot, SNAPSHOT);
+    offer.claim.take().expect("claimed").end(Ok(()));
     assert_eq!(manager.end().names(), Vec::<&str>::new());
 }
 
@@ -64,7 +64,7 @@ fn a_store_that_has_dropped_descriptors_is_refused_with_their_names() {
             continue;
         }
         let refused = StoredDescriptors::new(kept.kept)
-            .open()
+            .open(&nobody())
             .expect_err("not whole");
         assert_eq!(
             refused.to_string(),
@@ -80,7 +80,7 @@ fn a_store_that_has_dropped_descriptors_is_refused_with_their_names() {
     kept.kept
         .retain(|named| !["handover.memory-1", "handover.memory-4"].contains(&&*named.name));
     let refused = StoredDescriptors::new(kept.kept)
-        .open()
+        .open(&nobody())
         .expect_err("not whole");
     assert!(
         refused
@@ -99,7 +99,7 @@ fn a_handover_that_has_one_open_file_twice_is_refused() {
     let manager = Manager::start(10, Vec::new());
     let _stored = store(&manager.client(None), SNAPSHOT, fds, far()).expect("not noticed");
     let refused = StoredDescriptors::new(manager.end().kept)
-        .open()
+        .open(&nobody())
         .expect_err("not whole");
     assert!(
         refused
@@ -135,7 +135,9 @@ fn a_store_with_other_or_repeated_descriptors_is_refused() {
     for (name, text) in cases {
         let mut all = kept();
         all.push(named(name));
-        let refused = StoredDescriptors::new(all).open().expect_err("refused");
+        let refused = StoredDescriptors::new(all)
+            .open(&nobody())
+            .expect_err("refused");
         assert!(refused.to_string().contains(text), "{refused}");
         assert_eq!(refused.stored.names().len(), 4);
         let manager = Manager::start(10, refused.stored.duplicates());
@@ -162,9 +164,9 @@ fn a_later_handover_replaces_an_earlier_one_of_the_same_open_files() {
     let _first = store(&to, b"first", duplicates(&fds), far()).expect("stored");
     let _second = store(&to, b"second", fds, far()).expect("stored");
     let stored = StoredDescriptors::new(manager.end().kept)
-        .open()
+        .open(&nobody())
         .expect("whole");
-    assert_eq!(stored.snapshot(), b"second");
+    assert_eq!(stored.snapshot, b"second");
 }
 
 #[test]
@@ -212,30 +214,40 @@ fn a_stored_handover_is_claimed_once() {
     let manager = Manager::start(10, Vec::new());
     let _stored = store(&manager.client(None), SNAPSHOT, descriptors(2), far()).expect("stored");
     let kept = manager.end();
-    let open = || StoredDescriptors::new(kept.duplicates()).open();
-    let (one, other) = (open().expect("whole"), open().expect("whole"));
+    let open = |to: &ServiceManager| StoredDescriptors::new(kept.duplicates()).open(to);
     let manager = Manager::start(10, Vec::new());
     let to = manager.client(None);
     // The manager does not answer: nothing is lost, and the call is repeated.
     let directory = tempfile::tempdir().expect("a directory");
     let silent = directory.path().join("notify");
-    let _socket = UnixDatagram::bind(&silent).expect("a socket");
-    let failed = one
-        .claim(&client(&silent, None), Instant(0))
-        .expect_err("silent");
+    let socket = UnixDatagram::bind(&silent).expect("a socket");
+    let one = open(&client(&silent, None)).expect("whole");
+    let other = open(&to).expect("whole");
+    let failed = one.claim.take_until(Instant(0)).expect_err("silent");
     assert!(
         matches!(failed.error, HandoverError::ServiceManager(_)),
         "{failed}"
     );
-    let handover = failed.stored.claim(&to, far()).expect("claimed");
-    assert_are_all(&handover.descriptors, 2);
-    let refused = other.claim(&to, far()).expect_err("claimed before");
+    let again = failed.claim.expect("a claim");
+    drop(socket);
+    let failed = again.take().expect_err("absent");
+    failed.claim.expect("a claim").refuse("no manager");
+    assert_are_all(&one.descriptors, 2);
+
+    let third = open(&to).expect("whole");
+    let _claimed = other.claim.take().expect("claimed");
+    let refused = third.claim.take().expect_err("claimed before");
     assert!(matches!(refused.error, HandoverError::Claimed), "{refused}");
-    let refused = refused.stored.refuse();
-    assert_eq!(refused.names().len(), 3);
-    let refused = refused.open().expect_err("claimed before");
+    assert!(refused.claim.is_none());
+    let refused = open(&to).expect_err("claimed before");
     assert!(matches!(refused.error, HandoverError::Claimed), "{refused}");
+    assert_eq!(refused.stored.names().len(), 3);
     manager.end();
+}
+
+/// Returns a manager that is not there. Opening a handover sends nothing.
+fn nobody() -> ServiceManager {
+    client(std::path::Path::new("/nonexistent"), None)
 }
 
 #[test]
@@ -370,27 +382,28 @@ fn serve() -> String {
     let manager = ServiceManager::of_environment()
         .expect("an address")
         .expect("a manager");
-    let stored = match stored.open() {
-        Ok(stored) => stored,
+    let offer = match stored.open(&manager) {
+        Ok(offer) => offer,
         Err(refused) => {
             refused.stored.forget(&manager, far()).expect("forgotten");
             return format!("refused: {}", refused.error);
         }
     };
-    let handover = match stored.claim(&manager, far()) {
-        Ok(handover) => handover,
+    let claimed = match offer.claim.take() {
+        Ok(claimed) => claimed,
         Err(refused) => return format!("not claimed: {}", refused.error),
     };
-    let count = handover.descriptors.len();
-    assert_are_all(&handover.descriptors, count);
-    assert_eq!(handover.snapshot, SNAPSHOT);
+    let count = offer.descriptors.len();
+    assert_are_all(&offer.descriptors, count);
+    assert_eq!(offer.snapshot, SNAPSHOT);
     // They are this process's only descriptors of these files: a drop closes them.
-    let numbers: Vec<RawFd> = handover
+    let numbers: Vec<RawFd> = offer
         .descriptors
         .iter()
         .map(|named| named.fd.as_raw_fd())
         .collect();
-    drop(handover);
+    drop(offer.descriptors);
+    claimed.end(Ok(()));
     for number in numbers {
         assert!(
             !exists(format!("/proc/self/fd/{number}")).expect("proc"),

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::*;
+use crate::handover::Claimed;
 use crate::{
     BackendSnapshot, DmaPool, FunctionSnapshot, Interrupt, NamedFd, ParkError, ResumeError,
+    UnclaimedFunction,
 };
 
 /// A kernel whose group is viable and in a container.
@@ -27,6 +29,14 @@ fn resume(
     snapshot: &FunctionSnapshot,
     fds: Vec<NamedFd>,
 ) -> Result<Function, (Vec<NamedFd>, ResumeError)> {
+    Ok(unclaimed(fake, snapshot, fds)?.go_on(&Claimed::by_caller()))
+}
+
+fn unclaimed(
+    fake: &Arc<Fake>,
+    snapshot: &FunctionSnapshot,
+    fds: Vec<NamedFd>,
+) -> Result<UnclaimedFunction, (Vec<NamedFd>, ResumeError)> {
     let (_dir, roots) = sysfs(&[(ADDRESS, Some("vfio-pci"))], true);
     let system: Arc<dyn System> = fake.clone();
     Function::resume_by((&system, &roots), snapshot, fds)
@@ -147,6 +157,13 @@ fn a_handed_in_group_leaves_its_container_only_when_the_function_is_closed() {
         changed.identity.class ^= 1;
         let (fds, error) = resume(&fake, &changed, fds).unwrap_err();
         assert!(matches!(error, ResumeError::Changed { .. }), "{error:?}");
+        // Dropping a function that is not claimed changes nothing either.
+        let copies = fds.iter().map(|named| NamedFd {
+            name: named.name.clone(),
+            fd: named.fd.try_clone().unwrap(),
+        });
+        drop(unclaimed(&fake, &snapshot, copies.collect()).unwrap());
+        let fds = unclaimed(&fake, &snapshot, fds).unwrap().park();
         function = resume(&fake, &snapshot, fds).unwrap();
     }
     let quiet = log(&fake);

@@ -24,6 +24,7 @@ use super::super::message::{self as wire, Command, HEADER_BYTES, Header};
 use super::super::socket::{self, Socket};
 use super::{Rig, Sample, arrives, words};
 use crate::double::Double;
+use crate::handover::Claimed;
 use crate::{
     ArenaError, ArenaSnapshot, BackendSnapshot, Be32, ClaimError, DmaArena, DmaError, DmaPool,
     Function, FunctionSnapshot, Iova, LentMemory, MappingSnapshot, NamedFd, ParkError, ResumeError,
@@ -45,6 +46,7 @@ fn resume(snapshot: &FunctionSnapshot, descriptors: Vec<NamedFd>) -> Function {
     Function::resume(snapshot, descriptors)
         .map_err(|(_, error)| error)
         .unwrap()
+        .go_on(&Claimed::by_caller())
 }
 
 /// Resumes a function that is refused. Returns the descriptors and the error.

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 
+use driver::handover::Claimed;
 use driver::{Block, DmaArena, Function, Interrupt, NamedFd};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
@@ -60,7 +61,7 @@ pub(super) fn resume(
         return not_begun(descriptors, error);
     }
     let function = match Function::resume(&snapshot.function, descriptors) {
-        Ok(function) => function,
+        Ok(function) => function.go_on(&Claimed::by_caller()),
         Err((descriptors, error)) => return not_begun(descriptors, error.into()),
     };
     // The given descriptors are closed now, so there is room for as many. One more is for files of /proc.

@@ -176,7 +176,7 @@ fn a_changed_snapshot_is_refused_or_agrees_with_the_function() {
             }
             Ok(function) => {
                 let again;
-                (again, fds) = park(function);
+                (again, fds) = park(function.go_on(&Claimed::by_caller()));
                 assert_eq!(comparable(&again), comparable(&changed), "seed {seed}");
                 assert_eq!(mapped(&changed, true), of_arena, "seed {seed}");
                 let ours = mapped(&changed, false);
