@@ -29,7 +29,7 @@ use crate::memory::SharedMemory;
 mod parking;
 
 #[cfg(test)]
-pub(super) use parking::RESUME_MESSAGES;
+pub(super) use parking::{RESUME_MESSAGES, UNCLAIMED_MESSAGES};
 pub(crate) use parking::Sockets;
 
 /// Largest number of MSI-X vectors of a PCI function.

@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -29,9 +30,12 @@ use crate::clock::{Instant, monotonic_now};
 /// Time that the other side has to read a message, or to complete one that has begun.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Length of the longest message that [`Socket::discard_next`] drops. Replies to the messages of a resumption have at
-/// most 36 bytes.
+/// Length of the longest message that [`Socket::discard_next`] drops. Replies with a register have at most 40 bytes.
 const LONGEST_DISCARDED: usize = 256;
+
+/// Length of the longest message that is received while the connection is shared. A process that has not claimed a
+/// function asks for registers, and the longest reply is the description of a region with its capabilities.
+const LONGEST_SHARED: usize = 4096;
 
 /// A received message.
 pub(crate) struct Message {
@@ -71,6 +75,9 @@ pub(crate) struct Socket {
     stream: UnixStream,
     patience: Duration,
     now: fn() -> Instant,
+    /// True while other processes may use the connection after this one. Then a message is taken from the queue as a
+    /// whole, because the rest of a message would end the connection for all.
+    is_shared: AtomicBool,
 }
 
 impl Socket {
@@ -86,7 +93,13 @@ impl Socket {
             stream,
             patience,
             now: monotonic_now,
+            is_shared: AtomicBool::new(false),
         })
+    }
+
+    /// Says whether other processes may use the connection after this one.
+    pub(crate) fn set_shared(&self, is_shared: bool) {
+        self.is_shared.store(is_shared, Ordering::Relaxed);
     }
 
     /// Sets the clock that measures the time limits.
@@ -192,6 +205,9 @@ impl Socket {
     /// Receives the next message. Returns `None` if the other side closed the connection between two messages, or if
     /// nothing arrived within the time limit and `idle` returned false.
     pub(crate) fn receive(&self, mut idle: impl FnMut() -> bool) -> io::Result<Option<Message>> {
+        if self.is_shared.load(Ordering::Relaxed) {
+            return self.receive_whole();
+        }
         let mut fds = Vec::new();
         let mut header = [0; HEADER_BYTES];
         let first = loop {
@@ -227,6 +243,53 @@ impl Socket {
             payload,
             fds,
         }))
+    }
+
+    /// Receives the next message of at most [`LONGEST_SHARED`] bytes with one `recvmsg`, once all of it has arrived.
+    /// Until then, it stays in the queue, also if this process dies.
+    fn receive_whole(&self) -> io::Result<Option<Message>> {
+        let mut bytes = [0; LONGEST_SHARED];
+        let Some((header, _)) = split::<Header>(self.peek(&mut bytes[..HEADER_BYTES])?) else {
+            return Ok(None);
+        };
+        let size = usize::try_from(header.size.get()).unwrap_or(usize::MAX);
+        if !(HEADER_BYTES..=LONGEST_SHARED).contains(&size) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!(
+                    "a message of {size:#x} bytes, and at most {LONGEST_SHARED:#x} are expected"
+                ),
+            ));
+        }
+        if self.peek(&mut bytes[..size])?.len() < size {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let begun = (self.now)();
+        let mut fds = Vec::new();
+        let first = self.read(&mut bytes[..size], &mut fds)?;
+        // The kernel ends a read behind descriptors, although there are further bytes.
+        self.fill(&mut bytes[first..size], &mut fds, begun)?;
+        Ok(Some(Message {
+            header,
+            payload: bytes[HEADER_BYTES..size].to_vec(),
+            fds,
+        }))
+    }
+
+    /// Waits until as many bytes have arrived as `out` has, and copies them without taking them from the queue. Returns
+    /// fewer if the other side has closed the connection or is silent.
+    fn peek<'a>(&self, out: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        loop {
+            match recv(
+                &self.stream,
+                &mut *out,
+                RecvFlags::PEEK | RecvFlags::WAITALL,
+            ) {
+                Ok((_, bytes)) => return Ok(&out[..bytes.min(out.len())]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(self.timed(errno)),
+            }
+        }
     }
 
     /// Fills `out` with further bytes of a message that began to arrive at `begun`.

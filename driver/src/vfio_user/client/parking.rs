@@ -38,7 +38,12 @@ impl Sockets {
 
 /// Number of messages that a resumption sends: DEVICE_GET_INFO, DEVICE_GET_IRQ_INFO, and a REGION_READ for each of four
 /// registers of configuration space.
+#[cfg(test)]
 pub(in crate::vfio_user) const RESUME_MESSAGES: u16 = 6;
+
+/// Largest number of messages that a process sends before it claims a function, most of them for registers. Later
+/// replies than to those are not dropped.
+pub(in crate::vfio_user) const UNCLAIMED_MESSAGES: u16 = 4096;
 
 /// Largest number of late replies that one resumption drops. Each earlier resumption that gave up waiting left one. The
 /// limit ends the loop if a server sends replies without end.
@@ -50,7 +55,7 @@ const MAX_LATE_REPLIES: usize = 1024;
 fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
     let is_late = |header: &Header| {
         let is_reply = header.flags.get() & TYPE_MASK == TYPE_REPLY;
-        is_reply && header.id.get().wrapping_sub(next_id) < RESUME_MESSAGES
+        is_reply && header.id.get().wrapping_sub(next_id) < UNCLAIMED_MESSAGES
     };
     for _ in 0..MAX_LATE_REPLIES {
         if !socket.discard_next(is_late)? {
@@ -103,12 +108,16 @@ impl Client {
 
     /// Takes the connection over.
     pub(crate) fn adopt(&self) {
+        if let Ok(socket) = &self.lock().socket {
+            socket.set_shared(false);
+        }
         if let Some(twin) = &self.twin {
             twin.adopt();
         }
     }
 
-    /// Takes over the connection of another process. Sends only DEVICE_GET_INFO and DEVICE_GET_IRQ_INFO.
+    /// Makes a client of the connection of another process. Sends only DEVICE_GET_INFO and DEVICE_GET_IRQ_INFO. Until
+    /// [`adopt`](Self::adopt), replies are taken from the socket as a whole.
     ///
     /// No socket is shut down before [`adopt`](Self::adopt), because that ends the socket for all of its holders.
     pub(crate) fn resume(
@@ -144,6 +153,7 @@ impl Client {
         let main = connected(sockets.main).and_then(|socket| {
             drop_late_replies(&socket, snapshot.next_id)?;
             socket.check_quiet()?;
+            socket.set_shared(true);
             Ok(socket)
         });
         let main = main.map_err(unfit("socket"))?;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use zerocopy::IntoBytes;
 
 use super::super::Server;
-use super::super::client::RESUME_MESSAGES;
+use super::super::client::{RESUME_MESSAGES, UNCLAIMED_MESSAGES};
 use super::super::message::{self as wire, Command, HEADER_BYTES, Header};
 use super::super::socket::{self, Socket};
 use super::{Rig, Sample, arrives, words};
@@ -776,7 +776,7 @@ fn late_replies_to_an_earlier_resumption_do_not_prevent_a_later_one() {
     let BackendSnapshot::VfioUser(client) = &snapshot.backend else {
         panic!("{snapshot:?}");
     };
-    for later in (0..RESUME_MESSAGES).cycle().take(50) {
+    for later in (0..UNCLAIMED_MESSAGES).step_by(99).cycle().take(50) {
         let id = client.next_id.wrapping_add(later);
         let header = (id, Command::DEVICE_GET_INFO.0, wire::TYPE_REPLY, 0);
         socket::send(&end, header, &[&words([16, 2, 9, 5])], &[]).unwrap();
@@ -796,7 +796,7 @@ fn late_replies_to_an_earlier_resumption_do_not_prevent_a_later_one() {
     let mut error;
     for (id, flags, bytes) in [
         (next.wrapping_sub(1), reply, 16),
-        (next.wrapping_add(RESUME_MESSAGES), reply, 16),
+        (next.wrapping_add(UNCLAIMED_MESSAGES), reply, 16),
         (next, wire::TYPE_COMMAND, 16),
         (next, reply, 40),
         (next, reply, 0),
@@ -817,6 +817,34 @@ fn late_replies_to_an_earlier_resumption_do_not_prevent_a_later_one() {
     drop(resume(&again, fds));
     drop(end);
     cut.served.join().unwrap();
+}
+
+/// A process may die, or give up, between two parts of a reply. The rest would end the connection for the process that
+/// has parked the function.
+#[test]
+fn a_reply_on_a_shared_socket_is_received_as_a_whole_or_not_at_all() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (socket, peer) = (Socket::new(ours).unwrap(), Socket::new(theirs).unwrap());
+    socket.set_shared(true);
+    let header = socket::header(7, Command::DEVICE_GET_INFO.0, 16, wire::TYPE_REPLY, 0);
+    socket::send(
+        &peer,
+        (7, Command::DEVICE_GET_INFO.0, wire::TYPE_REPLY, 0),
+        &[&words([16, 2, 9, 5])],
+        &[],
+    )
+    .unwrap();
+    let whole = socket.receive(|| false).unwrap().unwrap();
+    assert_eq!(whole.payload, words([16, 2, 9, 5]));
+    socket.check_quiet().unwrap();
+    peer.send(&[header.as_bytes(), &[1; 15]], &[]).unwrap();
+    drop(peer);
+    let error = socket.receive(|| false).err().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    let mut unread = Vec::new();
+    let mut stream = UnixStream::from(socket.as_fd().try_clone_to_owned().unwrap());
+    stream.read_to_end(&mut unread).unwrap();
+    assert_eq!(unread.len(), HEADER_BYTES + 15);
 }
 
 #[test]
