@@ -66,6 +66,7 @@
 //! | receiver: after its claim, before its report | receiver | [`Sent`], not acknowledged; does not resume | dead; the last close resets the device |
 //! | receiver: after ADOPTED | receiver | [`Sent`] | dead, as any driver that is killed |
 //! | sender: before it has read ADOPTED | receiver | dead | goes on |
+//! | none: the sender cannot add the seal | not decided | [`Sent`], with [`Undecided`]: tries again | may claim |
 //! | none: REFUSED | sender | resumes, and has the reason | has parked what it had resumed ([`Claim::refuse`]) |
 //! | none: FAILED | receiver | [`Sent`], with the reason; does not resume | closes what it has, which resets the device |
 //!
@@ -114,6 +115,7 @@ pub use error::HandoverError;
 pub use socket::{Receiver, await_receiver, receive};
 pub use store::{StoredDescriptors, StoredRefusal, store, take_stored};
 
+use crate::clock::Instant;
 use crate::snapshot::NamedFd;
 
 /// Maximum number of descriptors of a handover. Together with the file, and some that a unit hands in, they are below
@@ -135,11 +137,36 @@ pub struct Sent {
     /// another process has claimed the handover, and this is its report ([`HandoverError::Failed`]), or the reason why
     /// none was received. If that process has ended since, the device is reset.
     pub unacknowledged: Option<HandoverError>,
+    /// The descriptors, if it is not decided who has the handover. This process must not use them yet.
+    pub undecided: Option<Box<Undecided>>,
+}
+
+/// A handover about which nothing is decided: this process could not find out whether another one has claimed it. It
+/// must not resume the function. As long as this value exists, the device is not reset.
+#[derive(Debug)]
+#[must_use]
+pub struct Undecided {
+    file: file::HandoverFile,
+    descriptors: Vec<NamedFd>,
+    /// The reason why this process could not claim the handover.
+    pub error: HandoverError,
+}
+
+impl Undecided {
+    /// Tries again to claim the handover.
+    ///
+    /// # Errors
+    /// [`NotGiven`]: this process has the function.
+    pub fn claim(self) -> Result<Sent, NotGiven> {
+        take_back(self.file, self.descriptors, self.error)
+    }
 }
 
 /// A handover that did not take place. No other process can claim it any more, and this process can resume the function
 /// with the descriptors. A receiver that has resumed the function without a claim still has the driving lock until it
-/// parks the function, or ends.
+/// parks the function, or ends: until then, [`Function::resume`](crate::Function::resume) is refused with
+/// [`ResumeError::Resumed`](crate::ResumeError::Resumed), and is to be repeated. If a vfio-user server answers a question
+/// of that receiver late, one resumption is refused, and the next one drops the reply.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotGiven {
@@ -147,23 +174,54 @@ pub struct NotGiven {
     pub descriptors: Vec<NamedFd>,
     /// The reason.
     pub error: HandoverError,
+    /// The socket of the handover. This process has ended its direction.
+    receiver: Option<channel::Channel>,
+}
+
+impl NotGiven {
+    const fn new(descriptors: Vec<NamedFd>, error: HandoverError) -> Self {
+        Self {
+            descriptors,
+            error,
+            receiver: None,
+        }
+    }
+
+    /// Waits until the receiver has closed its end of the socket, as it does when its claim has failed or it ends. The
+    /// function can be resumed shortly after that. Returns at once if no receiver has the descriptors.
+    ///
+    /// # Errors
+    /// [`HandoverError::Silent`]: the deadline, of the machine's monotonic clock, has passed, as with a process that is
+    /// stopped. [`HandoverError::System`]: ppoll(2) has failed.
+    pub fn wait_for_receiver(&self, deadline: Instant) -> Result<(), HandoverError> {
+        match &self.receiver {
+            Some(receiver) => receiver.wait_for_hang_up(deadline),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Ends an attempt to give a handover away that has failed with `error`. If no other process has claimed the handover,
 /// this process claims it and keeps its function.
 fn take_back(
-    file: &file::HandoverFile,
+    file: file::HandoverFile,
     descriptors: Vec<NamedFd>,
     error: HandoverError,
 ) -> Result<Sent, NotGiven> {
     match file.claim() {
-        Ok(()) => Err(NotGiven { descriptors, error }),
+        Ok(()) => Err(NotGiven::new(descriptors, error)),
         Err(HandoverError::Claimed) => Ok(Sent {
             unacknowledged: Some(error),
+            undecided: None,
         }),
-        // Adding a seal has no other error. If it had, another process could still claim the handover.
+        // Another process may claim the handover, or may have claimed it.
         Err(unclaimed) => Ok(Sent {
-            unacknowledged: Some(unclaimed),
+            unacknowledged: Some(error),
+            undecided: Some(Box::new(Undecided {
+                file,
+                descriptors,
+                error: unclaimed,
+            })),
         }),
     }
 }

@@ -172,6 +172,20 @@ impl Channel {
         }
     }
 
+    /// Ends this end's direction, so that the other end does not wait for messages. It can still send.
+    pub(super) fn end_sending(&self) {
+        // The call fails if the other end has hung up.
+        let _over = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+
+    /// Waits until the other end is closed. This end has [ended](Self::end_sending) its direction.
+    pub(super) fn wait_for_hang_up(&self, deadline: Instant) -> Result<(), HandoverError> {
+        let is_over = poll_ready(self.socket.as_fd(), PollFlags::empty(), deadline)
+            .map_err(|errno| HandoverError::system("ppoll")(errno.into()))?;
+        let step = "for the other process to close its end";
+        is_over.then_some(()).ok_or(HandoverError::Silent { step })
+    }
+
     /// Receives a message.
     pub(super) fn receive(
         &self,

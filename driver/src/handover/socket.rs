@@ -86,21 +86,29 @@ impl Receiver {
         let names = descriptors.iter().map(|named| named.name.as_str());
         let file = match HandoverFile::write(names, snapshot) {
             Ok(file) => file,
-            Err(error) => return Err(NotGiven { descriptors, error }),
+            Err(error) => return Err(NotGiven::new(descriptors, error)),
         };
         let answer = self.converse(&file, &descriptors, wait);
         // The claim decides, not the answer. The receiver may have claimed the handover without an answer.
-        match answer {
-            Err(error) => take_back(&file, descriptors, error),
+        let kept = match answer {
+            Err(error) => take_back(file, descriptors, error),
             Ok(()) => {
                 let what = "ADOPTED, and had not claimed the handover".to_owned();
                 let step = FOR_ANSWER;
                 let error = HandoverError::Unexpected { step, what };
-                take_back(&file, descriptors, error).map(|_claimed_by_receiver| Sent {
-                    unacknowledged: None,
+                take_back(file, descriptors, error).map(|mut sent| {
+                    if sent.undecided.is_none() {
+                        sent.unacknowledged = None;
+                    }
+                    sent
                 })
             }
-        }
+        };
+        kept.map_err(|mut kept| {
+            self.channel.end_sending();
+            kept.receiver = Some(self.channel);
+            kept
+        })
     }
 
     fn converse(

@@ -37,11 +37,12 @@ pub fn store(
     let file =
         match checked(manager, &descriptors).and_then(|()| HandoverFile::write(names, snapshot)) {
             Ok(file) => file,
-            Err(error) => return Err(NotGiven { descriptors, error }),
+            Err(error) => return Err(NotGiven::new(descriptors, error)),
         };
     match store_all(manager, &file, &descriptors, deadline) {
         Ok(()) => Ok(Sent {
             unacknowledged: None,
+            undecided: None,
         }),
         Err(error) => {
             let names: Vec<String> = (descriptors.iter())
@@ -53,7 +54,7 @@ pub fn store(
                     "descriptors of a failed handover may be left in the store: {error}"
                 );
             }
-            take_back(&file, descriptors, error.into())
+            take_back(file, descriptors, error.into())
         }
     }
 }

@@ -38,8 +38,7 @@ fn send_to(last: Step, is_silent: bool) -> (Result<Sent, NotGiven>, Option<Hando
     let receiver = match await_receiver_by(ours, &mut at_once) {
         Ok(receiver) => receiver,
         Err(error) => {
-            let descriptors = Vec::new();
-            return (Err(NotGiven { descriptors, error }), None);
+            return (Err(NotGiven::new(Vec::new(), error)), None);
         }
     };
     let mut file = None;
@@ -102,7 +101,7 @@ fn a_handover_whose_receiver_ends_at_any_step_has_exactly_one_owner() {
                         assert!(matches!(late, Err(HandoverError::Claimed)), "{text}");
                     }
                 }
-                Ok(Sent { unacknowledged }) => match unacknowledged {
+                Ok(Sent { unacknowledged, .. }) => match unacknowledged {
                     None => assert_eq!(last, Step::Adopted, "{text}"),
                     Some(error) => assert!(last == Step::Claimed && is_cause(&error), "{text}"),
                 },

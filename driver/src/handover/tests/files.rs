@@ -168,3 +168,39 @@ fn a_file_whose_numbers_contradict_each_other_is_refused() {
     let error = error_of(file(&content_of(1, 1, 0, b"\0"), constant()));
     assert!(error.contains("it is empty"), "{error}");
 }
+
+/// If the seal cannot be added, another process may still claim the handover: the descriptors are kept, and are not
+/// given back.
+#[test]
+fn a_handover_that_cannot_be_claimed_is_not_decided() {
+    use std::os::fd::AsRawFd;
+    let file = HandoverFile::write(["memory-0"].into_iter(), SNAPSHOT).expect("a file");
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let read_only = HandoverFile::of(File::open(path).expect("a file").into());
+    let cause = HandoverError::HungUp { step: "to send" };
+    let sent = take_back(read_only, descriptors(1), cause).expect("not kept");
+    assert!(matches!(
+        sent.unacknowledged,
+        Some(HandoverError::HungUp { .. })
+    ));
+    let undecided = *sent.undecided.expect("not decided");
+    let text = undecided.error.to_string();
+    assert!(text.starts_with("fcntl(F_ADD_SEALS): "), "{text}");
+    let again = undecided.claim().expect("not kept");
+    let mut undecided = *again.undecided.expect("not decided");
+    assert_are_all(&undecided.descriptors, 1);
+    // Another process has claimed it meanwhile.
+    file.claim().expect("claimed");
+    let sent = undecided.claim().expect("claimed");
+    assert!(sent.undecided.is_none());
+    // The claim succeeds if no process was faster.
+    let file = HandoverFile::write(["memory-0"].into_iter(), SNAPSHOT).expect("a file");
+    undecided = Undecided {
+        file,
+        descriptors: descriptors(1),
+        error: HandoverError::Claimed,
+    };
+    let kept = undecided.claim().expect_err("kept");
+    assert_are_all(&kept.descriptors, 1);
+    kept.wait_for_receiver(Instant(0)).expect("no receiver");
+}

@@ -75,11 +75,19 @@ fn a_function_goes_over_and_comes_back_if_it_is_refused() {
     let late = late.expect_err("too late");
     let offer = offer.expect("an offer");
     let theirs = resume(&snapshot, offer.descriptors);
-    let (fds, error) = Function::resume(&snapshot, late.descriptors).expect_err("locked");
+    let mut late_socket = late;
+    let late = std::mem::take(&mut late_socket.descriptors);
+    let (fds, error) = Function::resume(&snapshot, late).expect_err("locked");
+    let waited = late_socket.wait_for_receiver(Instant(0));
+    assert!(
+        matches!(waited, Err(HandoverError::Silent { .. })),
+        "{waited:?}"
+    );
     assert!(matches!(error, ResumeError::Resumed { .. }), "{error}");
     let refused = offer.claim.take().expect_err("claimed by the sender");
     assert!(matches!(refused.error, HandoverError::Claimed), "{refused}");
     drop(theirs.park());
+    late_socket.wait_for_receiver(far()).expect("closed");
     let function = resume(&snapshot, fds).go_on(&Claimed::by_caller());
     let (snapshot, fds) = park(function);
 

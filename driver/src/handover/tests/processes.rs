@@ -184,7 +184,7 @@ fn a_process_keeps_its_descriptors_exactly_if_its_receiver_died_without_a_claim(
             }
         };
         match receiver.send(SNAPSHOT, fds, far()) {
-            Ok(Sent { unacknowledged }) => {
+            Ok(Sent { unacknowledged, .. }) => {
                 assert!(is_given, "{role}");
                 let is_acknowledged = role != "receiver dies after its claim";
                 assert_eq!(
@@ -281,7 +281,9 @@ fn a_receiver_that_is_killed_at_any_moment_and_its_sender_never_both_have_the_ha
         });
         child.0.wait().expect("a child");
         match sent {
-            Err(NotGiven { descriptors, error }) => {
+            Err(NotGiven {
+                descriptors, error, ..
+            }) => {
                 kept += 1;
                 assert!(matches!(error, HandoverError::HungUp { .. }), "{error}");
                 assert_eq!(descriptors.len(), COUNT);
