@@ -20,8 +20,12 @@ use crate::snapshot::NamedFd;
 
 /// Number of the first descriptor that is handed in.
 const FIRST: RawFd = 3;
-/// Highest value of `LISTEN_FDS` that is accepted. With a higher value no descriptor is taken.
-const MOST: RawFd = 4096;
+/// Highest value of `LISTEN_FDS` that is accepted: the kernel's default of `fs.nr_open`, above which no process has
+/// descriptors. With a higher value no descriptor is taken.
+const MOST: RawFd = 1 << 20;
+
+/// Value of `LISTEN_FDS` that was refused.
+static REFUSED: OnceLock<String> = OnceLock::new();
 
 static HANDED_IN: OnceLock<Vec<HandedIn>> = OnceLock::new();
 
@@ -117,13 +121,22 @@ pub(crate) fn take_handed_in(is_selected: impl Fn(&str) -> bool) -> Vec<NamedFd>
         .collect()
 }
 
+/// Returns the value of `LISTEN_FDS` if it is for this process and is no valid number. The first call must come before the
+/// process opens anything or changes its environment.
+pub(crate) fn refused_count() -> Option<&'static str> {
+    HANDED_IN.get_or_init(read);
+    REFUSED.get().map(String::as_str)
+}
+
 fn read() -> Vec<HandedIn> {
     let number = |name: &str| env::var(name).ok()?.parse::<RawFd>().ok();
     let are_ours =
         number("LISTEN_PID").and_then(|pid| u32::try_from(pid).ok()) == Some(process::id());
     let count = number("LISTEN_FDS").filter(|count| are_ours && (1..=MOST).contains(count));
     if are_ours && count.is_none() {
-        let given = env::var_os("LISTEN_FDS");
+        let given = env::var_os("LISTEN_FDS").unwrap_or_default();
+        let given = given.to_string_lossy().into_owned();
+        let given = REFUSED.get_or_init(|| given);
         tracing::warn!(
             ?given,
             most = MOST,

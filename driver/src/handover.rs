@@ -76,6 +76,7 @@
 //!   the old process                       systemd                      the next process of the service
 //!     store: forget old names ---------->
 //!            FDSTORE=1 for each --------> keeps duplicates
+//!            FDSTORE=1 -- a pipe -------> keeps it, else the handover is refused; FDSTOREREMOVE=1
 //!            BARRIER=1 ---- pipe -------> closes the pipe
 //!     it ends                              LISTEN_FDS, LISTEN_FDNAMES -> take_stored, open: whole, or refused by name
 //!                                                        it resumes the functions, and checks them
@@ -85,17 +86,18 @@
 //! Each descriptor has its own name in the store, because the store does not keep an order. The file of the handover is
 //! removed first and stored last, so a process that dies in between leaves a store without the file, which is refused.
 //! systemd drops descriptors without a report: if the store is full (`FileDescriptorStoreMax=`), if the message is not
-//! from a process that may send it (`NotifyAccess=`), and if it has the open file already, under any name. The file
-//! names all descriptors, so the next process notices the loss, refuses the handover, and names what is missing. If the
-//! service manager reports its room (`FDSTORE`, systemd 254), a handover that does not fit is refused before anything
-//! is sent.
+//! from a process that may send it (`NotifyAccess=`), and if it has the open file already, under any name. The old
+//! process notices the first two, because systemd then closes the last descriptor that it gets, the end of a pipe. The
+//! file names all descriptors, so the next process notices every loss, refuses the handover, and names what is missing.
+//! If the service manager reports its room (`FDSTORE`, systemd 254), a handover that does not fit is refused before
+//! anything is sent.
 //!
 //! | moment at which a process dies | claimed by | effect |
 //! |---|---|---|
 //! | old: while it stores | no process | the next process takes the handover if it is whole, else refuses it by name |
 //! | none: storing fails | old | it resumes; what is left in the store is refused later, because it is claimed |
 //! | old: after [`store()`] has returned | no process | the next process takes the handover |
-//! | next: before its claim | no process | the process after it takes the handover, if systemd has it still |
+//! | next: before its claim | no process | the process after it takes the handover, if it is whole: the claim begins with removing it |
 //! | next: after its claim | next | the store has nothing, or what is refused; the last close resets the device |
 //!
 //! Sources: unix(7) (`SCM_RIGHTS`, `SO_PEERCRED`), fcntl(2) (file seals), sd_notify(3), sd_pid_notify_with_fds(3),
@@ -118,8 +120,7 @@ pub use store::{StoredDescriptors, StoredRefusal, store, take_stored};
 use crate::clock::Instant;
 use crate::snapshot::NamedFd;
 
-/// Maximum number of descriptors of a handover. Together with the file, and some that a unit hands in, they are below
-/// the 4096 that a process accepts from its service manager ([`handed_in`](crate::handed_in())).
+/// Maximum number of descriptors of a handover.
 pub const MAX_DESCRIPTORS: usize = 4_000;
 /// Maximum length of a descriptor's name, in bytes. Names consist of printable ASCII characters except `:`.
 pub const MAX_NAME: usize = 128;

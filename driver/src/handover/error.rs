@@ -48,7 +48,7 @@ pub enum HandoverError {
     Claimed,
     /// The process at the other end belongs to another user.
     #[error(
-        "process {pid} of user {uid} is at the other end of the socket; this is user {own}, and only this user and root are allowed{}",
+        "process {pid} of user {uid} is at the other end; only user {own} and root are allowed{}",
         if *uid == u32::MAX { " (the socket is no UNIX socket, or not connected)" } else { "" }
     )]
     Peer {
@@ -81,7 +81,7 @@ pub enum HandoverError {
     },
     /// Descriptors were lost on their way (recv(2), `MSG_CTRUNC`).
     #[error(
-        "while this process waited {step}, descriptors were cut off: there is no room for them in this process (RLIMIT_NOFILE), or a security module forbids one"
+        "descriptors were cut off {step}: no room for them here (RLIMIT_NOFILE), or a security module forbids one"
     )]
     Cut {
         /// The step of the protocol.
@@ -101,8 +101,8 @@ pub enum HandoverError {
     },
     /// Descriptors of a stored handover are missing.
     #[error(
-        "descriptors of the stored handover are missing: {}; {found} of {wanted} were found (FileDescriptorStoreMax= limits their number)",
-        names.join(", ")
+        "descriptors of the stored handover are missing: {}; {found} of {wanted} were found",
+        some_of(names)
     )]
     Missing {
         /// Names of the missing descriptors.
@@ -111,12 +111,6 @@ pub enum HandoverError {
         found: usize,
         /// Number of descriptors that the handover has.
         wanted: usize,
-    },
-    /// The store has descriptors that the handover does not name.
-    #[error("the store has descriptors that the handover does not name: {}", names.join(", "))]
-    Unknown {
-        /// Names of the descriptors.
-        names: Vec<String>,
     },
     /// The store has fewer places than are needed. Nothing was sent.
     #[error(
@@ -127,6 +121,28 @@ pub enum HandoverError {
         room: u64,
         /// Number of descriptors, including the file of the handover.
         needed: usize,
+    },
+    /// The names of the descriptors in the store are too long for an environment variable. Nothing was sent.
+    #[error("the names of the descriptors have {bytes} bytes in the store, the limit is {limit}")]
+    NamesSize {
+        /// Length of all names.
+        bytes: usize,
+        /// Maximum length.
+        limit: usize,
+    },
+    /// The service manager has handled all messages, and has not kept the last descriptor.
+    #[error(
+        "the service manager does not keep descriptors: its store is full (FileDescriptorStoreMax=, of which {needed} are needed), or it takes no messages of this process (NotifyAccess=)"
+    )]
+    NotKept {
+        /// Number of descriptors, including the file of the handover and the one that tests the store.
+        needed: usize,
+    },
+    /// The number of descriptors that were handed in is not valid, so none was taken.
+    #[error("LISTEN_FDS is {given:?}: no descriptor is taken, and a handover may be among them")]
+    HandedIn {
+        /// Value of the variable.
+        given: String,
     },
     /// A message to the service manager failed.
     #[error(transparent)]
@@ -139,6 +155,18 @@ pub enum HandoverError {
         /// Error of the system.
         source: io::Error,
     },
+}
+
+/// Number of names in the text of an error.
+const MOST_NAMES: usize = 5;
+
+/// Returns the first names, and the number of the others.
+fn some_of(names: &[String]) -> String {
+    let first = &names[..names.len().min(MOST_NAMES)];
+    match names.len() - first.len() {
+        0 => first.join(", "),
+        others => format!("{} and {others} others", first.join(", ")),
+    }
 }
 
 impl HandoverError {

@@ -182,7 +182,13 @@ impl HandoverFile {
                 bytes: snapshot_bytes,
             });
         };
-        let mut snapshot = vec![0; snapshot_length];
+        // The length is that of a sparse file of another process. A lack of memory must not abort this one.
+        let mut snapshot = Vec::new();
+        if snapshot.try_reserve_exact(snapshot_length).is_err() {
+            let source = std::io::ErrorKind::OutOfMemory.into();
+            return Err(HandoverError::system("allocation of the snapshot")(source));
+        }
+        snapshot.resize(snapshot_length, 0);
         self.read_at(&mut snapshot, before_snapshot)?;
         Ok(Contents { names, snapshot })
     }

@@ -11,6 +11,11 @@ use super::{MAX_DESCRIPTORS, MAX_NAME};
 
 /// Name of the file of a handover in the store.
 pub(super) const FILE: &str = "handover";
+/// Name of a descriptor that is in the store only while a process tests whether the store keeps descriptors.
+pub(super) const CANARY: &str = "handover-canary";
+/// Maximum length of all names in the store. The next process gets them in one environment variable, which has at most
+/// 128 KiB (execve(2)). 16 KiB are left for the names that the unit itself hands in.
+const MAX_STORED_NAMES: usize = 112 << 10;
 /// Text before the name of a descriptor in the store.
 const PREFIX: &str = "handover.";
 
@@ -26,7 +31,18 @@ pub(super) fn of_stored(name: &str) -> Option<&str> {
 
 /// Returns whether a name in the store is one of a handover.
 pub(super) fn is_stored(name: &str) -> bool {
-    name == FILE || of_stored(name).is_some()
+    name == FILE || name == CANARY || of_stored(name).is_some()
+}
+
+/// Checks the length of all names in the store, with a separator each.
+pub(super) fn check_stored(names: &[String]) -> Result<(), HandoverError> {
+    let bytes: usize = names.iter().map(|name| name.len() + 1).sum();
+    let bytes = bytes + FILE.len();
+    if bytes > MAX_STORED_NAMES {
+        let limit = MAX_STORED_NAMES;
+        return Err(HandoverError::NamesSize { bytes, limit });
+    }
+    Ok(())
 }
 
 /// Checks the number of names, the form of each name, and that no two are equal.

@@ -1,6 +1,6 @@
 //! Removal of a handover from systemd's descriptor store, and the pace of messages to the service manager.
 
-use super::name::FILE;
+use super::name::{CANARY, FILE};
 use crate::clock::Instant;
 use crate::service_manager::{Messenger, ServiceManager, ServiceManagerError};
 
@@ -16,6 +16,7 @@ pub(super) fn remove_all(
 ) -> Result<(), ServiceManagerError> {
     let messenger = manager.connect()?;
     messenger.forget(FILE, deadline)?;
+    messenger.forget(CANARY, deadline)?;
     let mut pace = Pace::new(&messenger, deadline);
     for name in names {
         messenger.forget(name, deadline)?;

@@ -2,66 +2,99 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::poll::PollFlags;
+use nix::unistd::pipe2;
 
 use super::claim::{Claim, Offer};
 use super::error::HandoverError;
 use super::file::{Contents, HandoverFile};
-use super::name::{self, FILE};
+use super::name::{self, CANARY, FILE};
 use super::removal::{Pace, remove_all};
 use super::{NotGiven, Sent, take_back};
-use crate::clock::Instant;
-use crate::handed_in::take_handed_in;
+use crate::clock::{Instant, monotonic_now};
+use crate::handed_in::{refused_count, take_handed_in};
+use crate::readable::poll_ready;
 use crate::rights::has_gained_rights;
 use crate::service_manager::{ServiceManager, ServiceManagerError};
 use crate::snapshot::NamedFd;
 
+/// Time that systemd has, after it has handled all messages, to close a descriptor that it does not keep. Before version
+/// 254 it has closed it by then; later versions close it in another thread.
+const CLOSE_LIMIT: Duration = Duration::from_millis(100);
+/// Time for removing what a failed call has left in the store.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
+
 /// Puts a snapshot and its descriptors into the descriptor store of this service. The next process of the service takes
 /// them with [`take_stored`]. The caller ends this process afterwards.
 ///
-/// systemd does not report whether it has kept them. If it has dropped a descriptor, the next process refuses the
+/// systemd does not report whether it has kept them. So the last message has the write end of a pipe, which systemd
+/// closes if its store is full, or if it takes no messages of this process. The store needs a place for it. All the
+/// same, a descriptor may be dropped, as an open file that is in the store already. Then the next process refuses the
 /// handover, and the device is reset.
 ///
 /// # Errors
 /// [`NotGiven`], with the descriptors and the reason. This process has claimed the handover, so the next process
 /// refuses what may be in the store. Before anything is sent: [`HandoverError::Name`], [`HandoverError::Repeated`],
-/// [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`], [`HandoverError::NoRoom`]. Afterwards:
-/// [`HandoverError::ServiceManager`], if the deadline (of the machine's monotonic clock,
-/// [`RealClock`](crate::RealClock)) has passed or a system call failed.
+/// [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`], [`HandoverError::NoRoom`],
+/// [`HandoverError::NamesSize`]. Afterwards: [`HandoverError::ServiceManager`], if the deadline (of the machine's
+/// monotonic clock, [`RealClock`](crate::RealClock)) has passed or a system call failed; [`HandoverError::NotKept`].
 pub fn store(
     manager: &ServiceManager,
     snapshot: &[u8],
     descriptors: Vec<NamedFd>,
     deadline: Instant,
 ) -> Result<Sent, NotGiven> {
-    let names = descriptors.iter().map(|named| named.name.as_str());
-    let file =
-        match checked(manager, &descriptors).and_then(|()| HandoverFile::write(names, snapshot)) {
-            Ok(file) => file,
-            Err(error) => return Err(NotGiven::new(descriptors, error)),
-        };
-    match store_all(manager, &file, &descriptors, deadline) {
+    let limits = (CLOSE_LIMIT, CLEANUP_LIMIT);
+    store_by(manager, snapshot, descriptors, deadline, limits)
+}
+
+/// Does the same as [`store`], with other time limits.
+pub(super) fn store_by(
+    manager: &ServiceManager,
+    snapshot: &[u8],
+    descriptors: Vec<NamedFd>,
+    deadline: Instant,
+    (close_limit, cleanup_limit): (Duration, Duration),
+) -> Result<Sent, NotGiven> {
+    let names = || descriptors.iter().map(|named| named.name.as_str());
+    let stored: Vec<String> = names().map(name::stored).collect();
+    let checked = check_room(manager, descriptors.len()).and_then(|()| name::check_stored(&stored));
+    let file = match checked.and_then(|()| HandoverFile::write(names(), snapshot)) {
+        Ok(file) => file,
+        Err(error) => return Err(NotGiven::new(descriptors, error)),
+    };
+    let kept = store_all(manager, &file, (&stored, &descriptors), deadline)
+        .map_err(HandoverError::from)
+        .and_then(|()| check_kept(manager, descriptors.len(), deadline, close_limit));
+    match kept {
         Ok(()) => Ok(Sent {
             unacknowledged: None,
             undecided: None,
         }),
         Err(error) => {
-            let names: Vec<String> = (descriptors.iter())
-                .map(|named| name::stored(&named.name))
-                .collect();
             // The claim makes what is left in the store unusable, so it does not matter if this fails, too.
-            if let Err(error) = remove_all(manager, &names, deadline) {
+            let deadline = monotonic_now() + cleanup_limit;
+            if let Err(error) = remove_all(manager, &stored, deadline) {
                 tracing::warn!(
                     "descriptors of a failed handover may be left in the store: {error}"
                 );
             }
-            take_back(file, descriptors, error.into())
+            take_back(file, descriptors, error)
         }
     }
 }
 
+/// Returns the number of places that `count` descriptors need: with the file and the canary.
+const fn places(count: usize) -> usize {
+    count + 2
+}
+
 /// Checks that the store has room.
-fn checked(manager: &ServiceManager, descriptors: &[NamedFd]) -> Result<(), HandoverError> {
-    let needed = descriptors.len() + 1;
+fn check_room(manager: &ServiceManager, count: usize) -> Result<(), HandoverError> {
+    let needed = places(count);
     match manager.store_room() {
         Some(room) if room < needed as u64 => Err(HandoverError::NoRoom { room, needed }),
         Some(_) | None => Ok(()),
@@ -71,15 +104,12 @@ fn checked(manager: &ServiceManager, descriptors: &[NamedFd]) -> Result<(), Hand
 fn store_all(
     manager: &ServiceManager,
     file: &HandoverFile,
-    descriptors: &[NamedFd],
+    (names, descriptors): (&[String], &[NamedFd]),
     deadline: Instant,
 ) -> Result<(), ServiceManagerError> {
     // An earlier handover may have left descriptors of these names, or open files that are in this one, too: systemd
     // keeps an open file only once.
-    let names: Vec<String> = (descriptors.iter())
-        .map(|named| name::stored(&named.name))
-        .collect();
-    remove_all(manager, &names, deadline)?;
+    remove_all(manager, names, deadline)?;
     let messenger = manager.connect()?;
     let mut pace = Pace::new(&messenger, deadline);
     for (name, named) in names.iter().zip(descriptors) {
@@ -90,23 +120,54 @@ fn store_all(
     messenger.barrier(deadline)
 }
 
+/// Checks that the store still keeps descriptors behind the `count` of a handover and its file.
+fn check_kept(
+    manager: &ServiceManager,
+    count: usize,
+    deadline: Instant,
+    close_limit: Duration,
+) -> Result<(), HandoverError> {
+    let pipe = pipe2(OFlag::O_CLOEXEC);
+    let (ours, theirs) = pipe.map_err(|errno| HandoverError::system("pipe2")(errno.into()))?;
+    let messenger = manager.connect()?;
+    messenger.store(CANARY, theirs.as_fd(), deadline)?;
+    messenger.barrier(deadline)?;
+    drop(theirs);
+    // The read end is never readable. It is hung up if systemd has closed the write end.
+    let limit = deadline.min(monotonic_now() + close_limit);
+    let is_closed = poll_ready(ours.as_fd(), PollFlags::empty(), limit)
+        .map_err(|errno| HandoverError::system("ppoll")(errno.into()))?;
+    if is_closed {
+        let needed = places(count);
+        return Err(HandoverError::NotKept { needed });
+    }
+    messenger.forget(CANARY, deadline)?;
+    Ok(messenger.barrier(deadline)?)
+}
+
 /// Takes the descriptors of a handover that the service manager has handed in (sd_listen_fds(3)). `None`: there are
 /// none, or they were taken before, or the program has more rights than its caller. Other descriptors stay available by
 /// [`handed_in`](crate::handed_in()).
 ///
 /// The first call of this function or of `handed_in` must come before the process opens anything or changes its
 /// environment.
-#[must_use]
-pub fn take_stored() -> Option<StoredDescriptors> {
+///
+/// # Errors
+/// [`HandoverError::HandedIn`]: the number of descriptors is not valid. They stay open until the process ends.
+pub fn take_stored() -> Result<Option<StoredDescriptors>, HandoverError> {
+    if let Some(given) = refused_count() {
+        let given = given.to_owned();
+        return Err(HandoverError::HandedIn { given });
+    }
     let fds = take_handed_in(name::is_stored);
     if fds.is_empty() {
-        return None;
+        return Ok(None);
     }
     if has_gained_rights() {
         tracing::warn!("a stored handover is ignored: this program has rights its caller lacks");
-        return None;
+        return Ok(None);
     }
-    Some(StoredDescriptors { fds })
+    Ok(Some(StoredDescriptors { fds }))
 }
 
 /// Descriptors from the store that belong to a handover. They are in the store, too: if this process ends before they
@@ -146,14 +207,14 @@ impl StoredDescriptors {
         self.fds.iter().map(|named| named.name.as_str())
     }
 
-    /// Reads the file of the handover, and checks that exactly the descriptors that it names are there. They stay in
-    /// the store until the claim of the offer is taken. To start a device afresh although the handover is whole, take
+    /// Reads the file of the handover, and checks that all descriptors that it names are there. They stay in
+    /// the store until the claim of the offer is taken. Descriptors that the file does not name are left from an earlier
+    /// handover: they are closed here, and the claim removes them, too. To start a device afresh although the handover is whole, take
     /// the claim and close the descriptors.
     ///
     /// # Errors
     /// The descriptors, and the reason. [`HandoverError::Missing`]: descriptors, or the file of the handover
-    /// (`handover`), are missing. [`HandoverError::Unknown`]: there are others. [`HandoverError::Repeated`]: several have
-    /// the same name. [`HandoverError::Claimed`]: a process has claimed the handover before. [`HandoverError::File`],
+    /// (`handover`), are missing. [`HandoverError::Repeated`]: several have the same name. [`HandoverError::Claimed`]: a process has claimed the handover before. [`HandoverError::File`],
     /// [`HandoverError::Name`], [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`]: the file is not valid. In
     /// these cases the caller [forgets](Self::forget) the descriptors and starts its device afresh.
     /// [`HandoverError::System`]: a system call failed, and the call may be repeated.
@@ -185,7 +246,7 @@ impl StoredDescriptors {
                 });
             }
         };
-        let stored: Vec<String> = names.iter().map(|name| name::stored(name)).collect();
+        let mut stored: Vec<String> = names.iter().map(|name| name::stored(name)).collect();
         let mut by_name: BTreeMap<String, OwnedFd> = (self.fds.into_iter())
             .map(|named| (named.name, named.fd))
             .collect();
@@ -196,6 +257,14 @@ impl StoredDescriptors {
                 Some(NamedFd { name, fd })
             })
             .collect();
+        if !by_name.is_empty() {
+            let stale: Vec<&String> = by_name.keys().collect();
+            tracing::warn!(
+                ?stale,
+                "descriptors in the store are not of this handover, and are closed"
+            );
+            stored.extend(by_name.into_keys());
+        }
         Ok(Offer {
             snapshot,
             descriptors,
@@ -203,7 +272,7 @@ impl StoredDescriptors {
         })
     }
 
-    /// Checks that the descriptors, without the file, are exactly those of these names.
+    /// Checks that there are descriptors of these names, besides the file, and that no name is there twice.
     fn check(&self, names: &[String]) -> Result<(), HandoverError> {
         let mut found = BTreeSet::new();
         for NamedFd { name, .. } in &self.fds {
@@ -221,15 +290,12 @@ impl StoredDescriptors {
                 wanted,
             });
         }
-        if !found.is_empty() {
-            let names = found.into_iter().map(str::to_owned).collect();
-            return Err(HandoverError::Unknown { names });
-        }
         Ok(())
     }
 
     /// Removes the descriptors from the store and closes them. If no other process has them open, their devices are
-    /// reset.
+    /// reset. From version 254 on, systemd closes its duplicates in another thread, so that opening a VFIO group may be
+    /// refused with EBUSY for a moment after this call; the caller repeats it.
     ///
     /// # Errors
     /// The descriptors, and [`HandoverError::ServiceManager`].

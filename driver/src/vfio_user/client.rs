@@ -28,9 +28,9 @@ use crate::memory::SharedMemory;
 
 mod parking;
 
+pub(crate) use parking::Sockets;
 #[cfg(test)]
 pub(super) use parking::{RESUME_MESSAGES, UNCLAIMED_MESSAGES};
-pub(crate) use parking::Sockets;
 
 /// Largest number of MSI-X vectors of a PCI function.
 const MAX_VECTORS: u32 = 2048;

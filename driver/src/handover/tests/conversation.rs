@@ -194,7 +194,7 @@ fn a_peer_of_another_user_is_refused_with_its_process_and_user() {
         assert_eq!(
             error.to_string(),
             format!(
-                "process 77 of user {uid} is at the other end of the socket; this is user {own}, and only this user and root are allowed"
+                "process 77 of user {uid} is at the other end; only user {own} and root are allowed"
             )
         );
     }
