@@ -122,7 +122,9 @@ use crate::snapshot::NamedFd;
 
 /// Maximum number of descriptors of a handover.
 pub const MAX_DESCRIPTORS: usize = 4_000;
-/// Maximum length of a descriptor's name, in bytes. Names consist of printable ASCII characters except `:`.
+/// Maximum length of a descriptor's name, in bytes. A name has the form of those of a function's descriptors
+/// ([`NamedFd`]: at most 32 ASCII letters, digits and `-`), or several such parts with dots between them. So the
+/// descriptors of several functions can have different names, such as `nic0.lock` and `nic1.lock`.
 pub const MAX_NAME: usize = 128;
 /// Maximum length of a snapshot: 1 GiB.
 pub const MAX_SNAPSHOT: u64 = 1 << 30;

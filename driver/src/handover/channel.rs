@@ -50,7 +50,8 @@ static_assertions::const_assert_eq!(size_of::<Header>(), HEADER_BYTES);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Kind {
-    /// The receiver is ready. The number is the version of the protocol.
+    /// The receiver is ready. The number has the lowest version of the protocol that it knows, in the upper 16 bits, and
+    /// the highest.
     Ready = 1,
     /// The sender offers the file of the handover, which is attached. The number is that of the descriptors.
     Offer = 2,
@@ -58,7 +59,8 @@ pub(super) enum Kind {
     Descriptors = 3,
     /// The receiver has claimed the handover, and goes on with the functions.
     Adopted = 4,
-    /// The receiver refuses the handover, and has not claimed it. The text is the reason.
+    /// The receiver refuses the handover, and has not claimed it; or the sender knows no version of the receiver's. The
+    /// text is the reason.
     Refused = 5,
     /// The receiver has claimed the handover, and cannot go on with the functions. The text is the reason.
     Failed = 6,

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use super::error::HandoverError;
 use super::{MAX_DESCRIPTORS, MAX_NAME};
 
+/// Maximum length of a part of a name, which is that of a descriptor of a function ([`NamedFd`](crate::NamedFd)).
+const MAX_PART: usize = 32;
 /// Name of the file of a handover in the store.
 pub(super) const FILE: &str = "handover";
 /// Name of a descriptor that is in the store only while a process tests whether the store keeps descriptors.
@@ -66,13 +68,17 @@ pub(super) fn check_all<'a>(
 }
 
 fn check(name: &str) -> Result<(), HandoverError> {
-    let is_allowed = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b':';
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    let is_part = |part: &str| (1..=MAX_PART).contains(&part.len());
     let what = if name.is_empty() {
         "it is empty".to_owned()
     } else if name.len() > MAX_NAME {
         format!("it has {} bytes, the limit is {MAX_NAME}", name.len())
     } else if let Some(byte) = name.bytes().find(|&byte| !is_allowed(byte)) {
-        format!("it has the byte {byte:#04x}: only printable ASCII except ':' is allowed")
+        format!("it has the byte {byte:#04x}: only ASCII letters, digits, '-' and '.' are allowed")
+    } else if let Some(part) = name.split('.').find(|part| !is_part(part)) {
+        let bytes = part.len();
+        format!("a part between dots has {bytes} bytes, and 1 to {MAX_PART} are allowed")
     } else {
         return Ok(());
     };

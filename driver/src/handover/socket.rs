@@ -1,5 +1,6 @@
 //! A handover over a socket: the conversation of both ends.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::channel::{Channel, Kind, MAX_FDS, Message, TO_SEND, Wait, until};
@@ -7,11 +8,12 @@ use super::claim::{Claim, Offer};
 use super::error::HandoverError;
 use super::file::{Contents, HandoverFile};
 use super::{MAX_DESCRIPTORS, NotGiven, Sent, take_back};
-use crate::clock::Instant;
+use crate::clock::{Instant, monotonic_now};
 use crate::snapshot::NamedFd;
 
-/// Version of the protocol. Ends of different versions refuse each other.
-const VERSION: u32 = 1;
+/// Lowest and highest version of the protocol that this process knows. READY has both, so that a later sender can choose
+/// one that its receiver knows. An OFFER without a text is of version 1; a later version puts its number there.
+const VERSIONS: RangeInclusive<u16> = 1..=1;
 
 const FOR_READY: &str = "for READY";
 const FOR_OFFER: &str = "for OFFER";
@@ -43,14 +45,17 @@ pub(super) fn await_receiver_by(
     let channel = Channel::new(socket)?;
     let ready = channel.receive(FOR_READY, wait)?;
     expect(FOR_READY, &ready, Kind::Ready, 0)?;
-    if ready.number != VERSION {
-        return Err(HandoverError::Unexpected {
-            step: FOR_READY,
-            what: format!(
-                "version {} of the protocol, this process has version {VERSION}",
-                ready.number
-            ),
-        });
+    let (lowest, highest) = (ready.number >> 16, ready.number & 0xffff);
+    if !(lowest..=highest).contains(&u32::from(*VERSIONS.end())) {
+        let what = format!(
+            "versions {lowest} to {highest} of the protocol, this process has {} to {}",
+            VERSIONS.start(),
+            VERSIONS.end()
+        );
+        let step = FOR_READY;
+        let error = HandoverError::Unexpected { step, what };
+        channel.answer(Kind::Refused, &error.to_string());
+        return Err(error);
     }
     Ok(Receiver { channel })
 }
@@ -74,7 +79,10 @@ impl Receiver {
         descriptors: Vec<NamedFd>,
         deadline: Instant,
     ) -> Result<Sent, NotGiven> {
-        self.send_by(snapshot, descriptors, &mut until(deadline))
+        match check_deadline(deadline) {
+            Ok(()) => self.send_by(snapshot, descriptors, &mut until(deadline)),
+            Err(error) => Err(NotGiven::new(descriptors, error)),
+        }
     }
 
     pub(super) fn send_by(
@@ -167,12 +175,21 @@ impl Receiver {
 /// the file of the handover is not valid. [`HandoverError::Claimed`]: the handover is claimed.
 /// [`HandoverError::System`]: a system call failed, or the socket is no stream socket.
 pub fn receive(socket: OwnedFd, deadline: Instant) -> Result<Offer, HandoverError> {
+    check_deadline(deadline)?;
     receive_by(socket, &mut until(deadline))
+}
+
+/// Checks that the deadline has not passed, before the first message is sent.
+fn check_deadline(deadline: Instant) -> Result<(), HandoverError> {
+    if monotonic_now() < deadline {
+        return Ok(());
+    }
+    Err(HandoverError::Silent { step: TO_SEND })
 }
 
 pub(super) fn receive_by(socket: OwnedFd, wait: &mut Wait<'_>) -> Result<Offer, HandoverError> {
     let channel = Channel::new(socket)?;
-    channel.send(TO_SEND, (Kind::Ready, VERSION, &[]), &[], wait)?;
+    channel.send(TO_SEND, (Kind::Ready, versions(), &[]), &[], wait)?;
     match received(&channel, wait) {
         Ok((file, contents, fds)) => Ok(Offer {
             snapshot: contents.snapshot,
@@ -193,6 +210,19 @@ fn received(
     wait: &mut Wait<'_>,
 ) -> Result<(HandoverFile, Contents, Vec<OwnedFd>), HandoverError> {
     let mut offer = channel.receive(FOR_OFFER, wait)?;
+    if offer.kind == Kind::Refused && offer.fds.is_empty() {
+        let reason = printable(&offer.text);
+        return Err(HandoverError::Refused { reason });
+    }
+    if !offer.text.is_empty() {
+        return Err(HandoverError::Unexpected {
+            step: FOR_OFFER,
+            what: format!(
+                "an OFFER with a text of {} bytes, of a later version",
+                offer.text.len()
+            ),
+        });
+    }
     expect(FOR_OFFER, &offer, Kind::Offer, 1)?;
     let count = usize::try_from(offer.number).unwrap_or(usize::MAX);
     if count > MAX_DESCRIPTORS {
@@ -227,6 +257,11 @@ fn received(
         fds.append(&mut some.fds);
     }
     Ok((file, contents, fds))
+}
+
+/// Returns the number of READY: the versions of the protocol.
+fn versions() -> u32 {
+    u32::from(*VERSIONS.start()) << 16 | u32::from(*VERSIONS.end())
 }
 
 /// Checks the kind of a message, and the number of its descriptors.

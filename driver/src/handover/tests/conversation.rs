@@ -128,7 +128,7 @@ fn a_handover_that_breaks_a_limit_is_not_sent() {
         });
         named.collect()
     };
-    let cases: [(Vec<NamedFd>, &str); 6] = [
+    let cases: [(Vec<NamedFd>, &str); 7] = [
         (
             named(&["a", ""]),
             "descriptor \"\": the name is not allowed: it is empty",
@@ -142,6 +142,10 @@ fn a_handover_that_breaks_a_limit_is_not_sent() {
             "descriptor \"a\\nFDNAME=b\": the name is not allowed: it has the byte 0x0a",
         ),
         (named(&["a:b"]), "it has the byte 0x3a"),
+        (
+            named(&["nic0.lock", "nic1..lock"]),
+            "a part between dots has 0 bytes, and 1 to 32 are allowed",
+        ),
         (named(&["\u{e9}"]), "it has the byte 0xc3"),
         (
             named(&["a", "b", "a"]),

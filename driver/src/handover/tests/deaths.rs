@@ -181,12 +181,22 @@ fn no_step_is_done_after_the_deadline() {
         error.to_string(),
         "the deadline has passed while this process waited for READY"
     );
-    let (_ours, theirs) = pair();
+    let (ours_end, theirs) = pair();
     let error = receive(theirs, Instant(0)).expect_err("too late");
     assert_eq!(
         error.to_string(),
-        "the deadline has passed while this process waited for OFFER"
+        "the deadline has passed while this process waited to send"
     );
+    let mut sent = Vec::new();
+    File::from(ours_end).read_to_end(&mut sent).expect("a read");
+    assert_eq!(sent, []);
+    let (ours, theirs) = pair();
+    send_raw(&theirs, &header(1, 1, 0), &[]);
+    let receiver = await_receiver(ours, far()).expect("ready");
+    let kept = receiver.send(SNAPSHOT, descriptors(1), Instant(0));
+    assert_are_all(&kept.expect_err("too late").descriptors, 1);
+    File::from(theirs).read_to_end(&mut sent).expect("a read");
+    assert_eq!(sent, []);
     let (ours, _theirs) = pair();
     assert!(until(far())(ours.as_fd(), PollFlags::POLLOUT).expect("ready"));
 }

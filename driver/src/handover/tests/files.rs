@@ -40,7 +40,7 @@ fn error_of(fd: OwnedFd) -> String {
 
 #[test]
 fn a_file_has_the_names_and_the_snapshot_and_does_not_change() {
-    let names = ["memory-0", "vector 1~"];
+    let names = ["memory-0", "nic0.vector-1"];
     let file = HandoverFile::write(names.into_iter(), SNAPSHOT).expect("a file");
     let fd = file.as_fd().try_clone_to_owned().expect("a duplicate");
     let (read, contents) = HandoverFile::read(fd).expect("valid");
@@ -164,7 +164,7 @@ fn a_file_whose_numbers_contradict_each_other_is_refused() {
         assert!(error.contains(text), "{error}");
     }
     let error = error_of(file(&content_of(1, 2, 0, b"\x01\xff"), constant()));
-    assert!(error.contains("only printable ASCII"), "{error}");
+    assert!(error.contains("only ASCII letters"), "{error}");
     let error = error_of(file(&content_of(1, 1, 0, b"\0"), constant()));
     assert!(error.contains("it is empty"), "{error}");
 }

@@ -116,12 +116,39 @@ fn an_offer_that_is_claimed_already_is_refused() {
     assert!(matches!(error, HandoverError::Claimed), "{error}");
 }
 
+/// The receiver of a later version learns why, and a sender that knows more than this receiver sends a text with OFFER.
+#[test]
+fn ends_without_a_common_version_refuse_each_other_with_the_reason() {
+    let (ours, theirs) = pair();
+    send_raw(&theirs, &header(1, 2 << 16 | 3, 0), &[]);
+    await_receiver_by(ours, &mut at_once).expect_err("refused");
+    let refusal = Peer::new(theirs).receive();
+    assert_eq!(refusal.kind, Kind::Refused);
+    let error = received_from(|to, _| {
+        let text = &refusal.text;
+        let length = u32::try_from(text.len()).expect("a length");
+        send_raw(to, &[&header(5, 0, length)[..], text].concat(), &[]);
+    });
+    assert!(
+        error.to_string().ends_with("this process has 1 to 1"),
+        "{error}"
+    );
+    let error = received_from(|to, fd| {
+        send_raw(
+            to,
+            &[&header(OFFER, 0, 4)[..], &[2, 0, 0, 0]].concat(),
+            &[fd],
+        );
+    });
+    assert!(error.to_string().contains("of a later version"), "{error}");
+}
+
 #[test]
 fn a_sender_refuses_messages_that_are_not_valid_before_it_parks() {
     let cases = [
         (
-            header(1, 2, 0),
-            "version 2 of the protocol, this process has version 1",
+            header(1, 2 << 16 | 3, 0),
+            "versions 2 to 3 of the protocol, this process has 1 to 1",
         ),
         (
             header(4, 1, 0),
