@@ -121,8 +121,8 @@ pub(crate) fn take_handed_in(is_selected: impl Fn(&str) -> bool) -> Vec<NamedFd>
         .collect()
 }
 
-/// Returns the value of `LISTEN_FDS` if it is for this process and is no valid number. The first call must come before the
-/// process opens anything or changes its environment.
+/// Returns the value of `LISTEN_FDS` if it is for this process and is no valid number. The first call must come before
+/// the process opens anything or changes its environment.
 pub(crate) fn refused_count() -> Option<&'static str> {
     HANDED_IN.get_or_init(read);
     REFUSED.get().map(String::as_str)

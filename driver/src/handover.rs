@@ -168,8 +168,8 @@ impl Undecided {
 /// A handover that did not take place. No other process can claim it any more, and this process can resume the function
 /// with the descriptors. A receiver that has resumed the function without a claim still has the driving lock until it
 /// parks the function, or ends: until then, [`Function::resume`](crate::Function::resume) is refused with
-/// [`ResumeError::Resumed`](crate::ResumeError::Resumed), and is to be repeated. If a vfio-user server answers a question
-/// of that receiver late, one resumption is refused, and the next one drops the reply.
+/// [`ResumeError::Resumed`](crate::ResumeError::Resumed), and is to be repeated. If a vfio-user server answers a
+/// question of that receiver late, one resumption is refused, and the next one drops the reply.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotGiven {

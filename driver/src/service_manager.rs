@@ -28,7 +28,8 @@ use crate::rights::caller_variable;
 pub enum ServiceManagerError {
     /// `NOTIFY_SOCKET` is neither an absolute path nor `@` and a name, or is too long.
     #[error(
-        "NOTIFY_SOCKET is {address:?}: it is neither an absolute path nor @NAME of a UNIX socket"
+        "NOTIFY_SOCKET is {address:?}, {} bytes: an absolute path or @NAME of a UNIX socket is below 108 bytes",
+        address.len()
     )]
     Address {
         /// Value of the variable.

@@ -132,10 +132,10 @@ impl Function {
     }
 
     /// Makes a function of what this or another process has parked, in two steps. The result may only be read until
-    /// [`go_on`](UnclaimedFunction::go_on) gets the proof that this process has claimed the handover; dropping it has no
-    /// effect on the device. Nothing is written to the device, and no memory is mapped for it. The interrupts are those
-    /// of the snapshot, with their counts: the first call of [`enable_interrupts`](Self::enable_interrupts) returns
-    /// them. The memory is mapped in this process at the addresses that it had.
+    /// [`go_on`](UnclaimedFunction::go_on) gets the proof that this process has claimed the handover; dropping it has
+    /// no effect on the device. Nothing is written to the device, and no memory is mapped for it. The interrupts are
+    /// those of the snapshot, with their counts: the first call of [`enable_interrupts`](Self::enable_interrupts)
+    /// returns them. The memory is mapped in this process at the addresses that it had.
     /// [`DmaArena::resume`](crate::DmaArena::resume), [`DmaPool::resume`](crate::DmaPool::resume) and
     /// [`claim_mapping`](Self::claim_mapping) give it an owner; [`release_mappings`](Self::release_mappings), after
     /// `go_on`, unmaps the rest.

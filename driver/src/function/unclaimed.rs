@@ -17,8 +17,8 @@ use crate::snapshot::NamedFd;
 ///
 /// It dereferences to [`Function`], for reading configuration space, registers and memory
 /// ([`DmaArena::resume`](crate::DmaArena::resume)), and for clones. Every other request returns
-/// [`FunctionError::Unclaimed`], or has no effect. There are two exceptions, which the caller leaves alone: a write to a
-/// register of a [`Bar`](crate::Bar) reaches the device, and a count of an interrupt can be taken only once.
+/// [`FunctionError::Unclaimed`], or has no effect. There are two exceptions, which the caller leaves alone: a write to
+/// a register of a [`Bar`](crate::Bar) reaches the device, and a count of an interrupt can be taken only once.
 #[derive(Debug)]
 #[must_use]
 pub struct UnclaimedFunction {

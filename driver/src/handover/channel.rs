@@ -50,8 +50,8 @@ static_assertions::const_assert_eq!(size_of::<Header>(), HEADER_BYTES);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Kind {
-    /// The receiver is ready. The number has the lowest version of the protocol that it knows, in the upper 16 bits, and
-    /// the highest.
+    /// The receiver is ready. The number has the lowest version of the protocol that it knows, in the upper 16 bits,
+    /// and the highest.
     Ready = 1,
     /// The sender offers the file of the handover, which is attached. The number is that of the descriptors.
     Offer = 2,
@@ -117,7 +117,7 @@ impl Channel {
         if kind != rustix::net::SocketType::STREAM {
             let source = io::Error::from(io::ErrorKind::Unsupported);
             return Err(HandoverError::system(
-                "the handover's socket is no stream socket",
+                "getsockopt(SO_TYPE) of the handover's socket, which is no stream socket",
             )(source));
         }
         Ok(Self { socket })

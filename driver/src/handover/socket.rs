@@ -11,8 +11,8 @@ use super::{MAX_DESCRIPTORS, NotGiven, Sent, take_back};
 use crate::clock::{Instant, monotonic_now};
 use crate::snapshot::NamedFd;
 
-/// Lowest and highest version of the protocol that this process knows. READY has both, so that a later sender can choose
-/// one that its receiver knows. An OFFER without a text is of version 1; a later version puts its number there.
+/// Lowest and highest version of the protocol that this process knows. READY has both, so that a later sender can
+/// choose one that its receiver knows. An OFFER without a text is of version 1; a later version puts its number there.
 const VERSIONS: RangeInclusive<u16> = 1..=1;
 
 const FOR_READY: &str = "for READY";
@@ -140,7 +140,12 @@ impl Receiver {
             Kind::Failed if answer.fds.is_empty() => {
                 return Err(HandoverError::Failed { reason });
             }
-            _ => {}
+            Kind::Ready
+            | Kind::Offer
+            | Kind::Descriptors
+            | Kind::Adopted
+            | Kind::Refused
+            | Kind::Failed => {}
         }
         expect(FOR_ANSWER, &answer, Kind::Adopted, 0)
     }

@@ -21,8 +21,8 @@ use crate::rights::has_gained_rights;
 use crate::service_manager::{ServiceManager, ServiceManagerError};
 use crate::snapshot::NamedFd;
 
-/// Time that systemd has, after it has handled all messages, to close a descriptor that it does not keep. Before version
-/// 254 it has closed it by then; later versions close it in another thread.
+/// Time that systemd has, after it has handled all messages, to close a descriptor that it does not keep. Before
+/// version 254 it has closed it by then; later versions close it in another thread.
 const CLOSE_LIMIT: Duration = Duration::from_millis(100);
 /// Time for removing what a failed call has left in the store.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
@@ -207,17 +207,18 @@ impl StoredDescriptors {
         self.fds.iter().map(|named| named.name.as_str())
     }
 
-    /// Reads the file of the handover, and checks that all descriptors that it names are there. They stay in
-    /// the store until the claim of the offer is taken. Descriptors that the file does not name are left from an earlier
-    /// handover: they are closed here, and the claim removes them, too. To start a device afresh although the handover is whole, take
-    /// the claim and close the descriptors.
+    /// Reads the file of the handover, and checks that all descriptors that it names are there. They stay in the store
+    /// until the claim of the offer is taken. Descriptors that the file does not name are left from an earlier
+    /// handover: they are closed here, and the claim removes them, too. To start a device afresh although the handover
+    /// is whole, take the claim and close the descriptors.
     ///
     /// # Errors
     /// The descriptors, and the reason. [`HandoverError::Missing`]: descriptors, or the file of the handover
-    /// (`handover`), are missing. [`HandoverError::Repeated`]: several have the same name. [`HandoverError::Claimed`]: a process has claimed the handover before. [`HandoverError::File`],
-    /// [`HandoverError::Name`], [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`]: the file is not valid. In
-    /// these cases the caller [forgets](Self::forget) the descriptors and starts its device afresh.
-    /// [`HandoverError::System`]: a system call failed, and the call may be repeated.
+    /// (`handover`), are missing. [`HandoverError::Repeated`]: several have the same name. [`HandoverError::Claimed`]:
+    /// a process has claimed the handover before. [`HandoverError::File`], [`HandoverError::Name`],
+    /// [`HandoverError::TooMany`], [`HandoverError::SnapshotSize`]: the file is not valid. In these cases the caller
+    /// [forgets](Self::forget) the descriptors and starts its device afresh. [`HandoverError::System`]: a system call
+    /// failed, and the call may be repeated.
     pub fn open(mut self, manager: &ServiceManager) -> Result<Offer, StoredRefusal> {
         let Some(at) = self.fds.iter().position(|named| named.name == FILE) else {
             let error = HandoverError::Missing {

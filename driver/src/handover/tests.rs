@@ -110,6 +110,8 @@ impl Watch {
     /// Waits until the write end is closed everywhere. A child process that another test starts at this moment has a
     /// copy until it executes its program.
     fn wait_until_closed(mut self) {
+        let is_over = crate::readable::poll_ready(self.0.as_fd(), PollFlags::POLLIN, far());
+        assert!(is_over.expect("a poll"), "a descriptor has leaked");
         let mut byte = [0];
         assert_eq!(self.0.read(&mut byte).expect("a read"), 0);
     }

@@ -311,7 +311,8 @@ impl Space {
         Ok(())
     }
 
-    /// Makes the space of a function that was resumed and is not claimed. The mappings exist already, and have no owner.
+    /// Makes the space of a function that was resumed and is not claimed. The mappings exist already, and have no
+    /// owner.
     pub(crate) fn adopted(backend: &Backend, space: CheckedSpace) -> Arc<Self> {
         let CheckedSpace {
             name,

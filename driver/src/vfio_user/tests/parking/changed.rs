@@ -395,3 +395,31 @@ fn a_changed_snapshot_of_an_arena_is_refused_or_agrees_with_the_arena() {
     let arena = DmaArena::resume(&function, &before).unwrap();
     assert_eq!(arena.snapshot().as_ref(), Ok(&before));
 }
+
+/// A process may die, or give up, between two parts of a reply. The rest would end the connection for the process that
+/// has parked the function.
+#[test]
+fn a_reply_on_a_shared_socket_is_received_as_a_whole_or_not_at_all() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (socket, peer) = (Socket::new(ours).unwrap(), Socket::new(theirs).unwrap());
+    socket.set_shared(true);
+    let header = socket::header(7, Command::DEVICE_GET_INFO.0, 16, wire::TYPE_REPLY, 0);
+    socket::send(
+        &peer,
+        (7, Command::DEVICE_GET_INFO.0, wire::TYPE_REPLY, 0),
+        &[&words([16, 2, 9, 5])],
+        &[],
+    )
+    .unwrap();
+    let whole = socket.receive(|| false).unwrap().unwrap();
+    assert_eq!(whole.payload, words([16, 2, 9, 5]));
+    socket.check_quiet().unwrap();
+    peer.send(&[header.as_bytes(), &[1; 15]], &[]).unwrap();
+    drop(peer);
+    let error = socket.receive(|| false).err().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    let mut unread = Vec::new();
+    let mut stream = UnixStream::from(socket.as_fd().try_clone_to_owned().unwrap());
+    stream.read_to_end(&mut unread).unwrap();
+    assert_eq!(unread.len(), HEADER_BYTES + 15);
+}
