@@ -62,8 +62,8 @@ pub struct NotParked<P: Provider> {
 
 /// An instance that was not resumed.
 pub struct NotResumed<P: ParkProvider> {
-    /// The descriptors, if the device is unchanged. `None` if the provider was resumed, and was dropped because the
-    /// snapshot of the instance was refused: the device is stopped.
+    /// The descriptors, if the device goes on and can be resumed. `None` if the device is stopped: it has confirmed only
+    /// a part of the provider's snapshot, or the provider was dropped because the snapshot of the instance was refused.
     pub handover: Option<P::Handover>,
     /// The reason.
     pub error: ResumeError,
@@ -136,7 +136,7 @@ impl<P: ParkProvider> Ia<P> {
             Ok(provider) => provider,
             Err((handover, error)) => {
                 let error = ResumeError::device("the provider", &error);
-                return Err(not_resumed(Some(handover), error));
+                return Err(not_resumed(handover, error));
             }
         };
         resume_tables(provider, tables, number, None).map_err(|error| not_resumed(None, error))
@@ -293,7 +293,7 @@ impl<P: Provider> fmt::Debug for NotParked<P> {
 impl<P: ParkProvider> fmt::Debug for NotResumed<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NotResumed")
-            .field("device_is_unchanged", &self.handover.is_some())
+            .field("device_goes_on", &self.handover.is_some())
             .field("error", &self.error)
             .finish()
     }

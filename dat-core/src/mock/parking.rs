@@ -191,7 +191,10 @@ impl ParkProvider for Mock {
         }
     }
 
-    fn resume(node: &usize, handover: MockHandover) -> Result<Self, (MockHandover, ProviderError)> {
+    fn resume(
+        node: &usize,
+        handover: MockHandover,
+    ) -> Result<Self, (Option<MockHandover>, ProviderError)> {
         let (net, node) = (handover.0.clone(), *node);
         let exists = net.0.borrow().nodes.get(node).is_some();
         let passes = net.passes(Step::Resume);
@@ -201,8 +204,11 @@ impl ParkProvider for Mock {
                 node,
                 limits: limits(node),
             }),
-            Ok(()) => Err((handover, ProviderError::Device("no such node".to_owned()))),
-            Err(error) => Err((handover, error)),
+            Ok(()) => Err((
+                Some(handover),
+                ProviderError::Device("no such node".to_owned()),
+            )),
+            Err(error) => Err((Some(handover), error)),
         }
     }
 

@@ -100,12 +100,12 @@ pub trait ParkProvider: Provider {
     /// Goes on with a provider that this or another process has parked.
     ///
     /// # Errors
-    /// The handover, and the reason. The device is unchanged; or it is stopped, because it has confirmed only a part of
-    /// the snapshot, and then the handover is of no use any more.
+    /// The handover, and the reason. The device goes on then, and the handover can be resumed. `None`: the device is
+    /// stopped, because it has confirmed only a part of the snapshot.
     fn resume(
         snapshot: &Self::Snapshot,
         handover: Self::Handover,
-    ) -> Result<Self, (Self::Handover, ProviderError)>;
+    ) -> Result<Self, (Option<Self::Handover>, ProviderError)>;
     /// Makes a protection domain again.
     ///
     /// # Errors

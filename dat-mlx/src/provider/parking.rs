@@ -34,7 +34,7 @@ use hw_mlx::gsi::{Gsi, GsiSnapshot};
 use hw_mlx::qp::QpSnapshot;
 use hw_mlx::srq::SrqSnapshot;
 use hw_mlx::window::{Window, WindowSnapshot};
-use hw_mlx::{Hca, NotCancelled, NotParked, ParkError, ParkingHca};
+use hw_mlx::{Hca, NotCancelled, NotParked, NotResumed, ParkError, ParkingHca};
 
 use super::errors::{DriverError, ForDat};
 use super::reach::Down;
@@ -468,20 +468,28 @@ impl ParkProvider for MlxProvider {
     fn resume(
         snapshot: &ProviderSnapshot,
         handover: Vec<NamedFd>,
-    ) -> Result<Self, (Vec<NamedFd>, ProviderError)> {
+    ) -> Result<Self, (Option<Vec<NamedFd>>, ProviderError)> {
         let ProviderSnapshot { hca, tables } = snapshot;
         // The clock of a function that was parked is the system's.
         let now = RealClock::new().now();
         let checked = match Checked::new(tables, &hca.tables, now) {
             Ok(checked) => checked,
-            Err(error) => return Err((handover, error.into_dat())),
+            Err(error) => return Err((Some(handover), error.into_dat())),
         };
+        let given = handover.len();
         match Hca::resume(hca, handover) {
             // The function was stopped, so its descriptors are of no use.
             Ok(hca) => checked
                 .resume(hca)
-                .map_err(|error| (Vec::new(), error.into_dat())),
-            Err(refused) => Err((refused.descriptors, refused.error.into_dat())),
+                .map_err(|error| (None, error.into_dat())),
+            Err(refused) => {
+                let NotResumed {
+                    descriptors, error, ..
+                } = *refused;
+                // None are left if the function was closed.
+                let goes_on = given == descriptors.len();
+                Err((goes_on.then_some(descriptors), error.into_dat()))
+            }
         }
     }
 

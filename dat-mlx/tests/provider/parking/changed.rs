@@ -1,6 +1,7 @@
 //! Snapshots that were changed: each number is compared with others, with the device, or with what the caller knows.
 
 use dat_core::provider::{MadAddress, Path, ProviderEvent, Qpn};
+use dat_core::{Ia, IaConfig};
 use dat_mlx::{DownSnapshot, NetworkSnapshot, PendingMadSnapshot};
 use driver::Instant;
 use hw_mlx::ethernet::Object;
@@ -123,7 +124,7 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
         let (back, error) = refused.expect_err(words);
         assert!(error.to_string().contains(words), "{words}: {error}");
         assert_eq!(world.resets(), before, "{words}");
-        descriptors = back;
+        descriptors = back.expect("the device goes on");
     }
     let right = Parked {
         snapshot,
@@ -168,14 +169,29 @@ fn qp1_and_a_port_that_the_device_does_not_confirm_are_refused() {
     for (words, change) in changes {
         let world = World::new();
         let mut parked = Node::new(world.open_in_network(1, true)).park();
+        let before = world.resets()[0];
         change(&mut parked.snapshot);
         let resumed = MlxProvider::resume(&parked.snapshot, parked.descriptors);
         let (back, error) = resumed.expect_err(words);
         assert!(error.to_string().contains(words), "{words}: {error}");
-        assert!(back.is_empty(), "{words}");
+        assert!(back.is_none(), "{words}");
+        assert!(world.resets()[0] > before, "{words}");
         drop(world.open(2));
         world.finish();
     }
+}
+
+/// The device is stopped, so the caller cannot resume the descriptors.
+#[test]
+fn an_instance_gets_no_descriptors_back_if_its_device_was_stopped() {
+    let world = World::new();
+    let ia = Ia::open(world.open(1), IaConfig::default()).expect("opens");
+    let (mut snapshot, descriptors) = ia.park().expect("parked");
+    snapshot.provider.tables.gsi.qpn += 1;
+    let refused = Ia::resume(&snapshot, descriptors).expect_err("another QP1");
+    assert!(refused.handover.is_none(), "{}", refused.error);
+    drop(world.open(2));
+    world.finish();
 }
 
 /// A caller that knows another object than the snapshot has is refused, and resumes the object with what is right.
