@@ -44,7 +44,7 @@ use neighbour::{Event, Need, Neighbours, Reason, Resolution};
 pub(crate) use parking::CheckedNetwork;
 pub use parking::{NetworkSnapshot, PendingMadSnapshot};
 
-/// Maximum number of datagrams in each of the queues `outgoing` and `incoming`, which wait for a MAC.
+/// Maximum number of datagrams in each of the queues `outgoing`, `incoming` and `found`.
 const WAITING: usize = 256;
 /// Period after which the peers of all queue pairs are marked as in use again. It is half of the time for which a
 /// neighbour counts as reachable without being probed (REACHABLE_TIME, RFC 4861, 10).
@@ -124,6 +124,8 @@ pub(crate) struct Network {
     /// Time until which the link may still train, if it was down when the function came up. Until then, destinations
     /// that are unreachable because the link is down count as pending.
     training_until: Option<Duration>,
+    /// True if the link counts as up for `neighbours`.
+    is_up: bool,
     /// Time of the last echo request, and its answer until the caller fetches the answer.
     echo_at: Duration,
     echo: Option<Echo>,
@@ -140,6 +142,14 @@ struct Log {
     unreachable: LogBudget,
     moved: LogBudget,
     duplicate: LogBudget,
+}
+
+/// Queues a received datagram. A full queue drops the oldest one.
+fn push_bounded(queue: &mut VecDeque<ReceivedMad>, received: ReceivedMad) {
+    if queue.len() == WAITING {
+        queue.pop_front();
+    }
+    queue.push_back(received);
 }
 
 /// Converts a time of the function's clock to a time of the crate `neighbour`.
@@ -172,6 +182,7 @@ impl Network {
             refreshed: None,
             refresh_at: now,
             training_until: None,
+            is_up: true,
             echo_at: now,
             echo: None,
             frame: Box::new([0; SEND_BYTES]),
@@ -181,6 +192,7 @@ impl Network {
         };
         if !hca.link_is_up() {
             network.neighbours.link(false, now);
+            network.is_up = false;
             network.training_until = Some(now + LINK_TRAINING);
         }
         for (address, mac) in hca.neighbours() {
@@ -335,8 +347,17 @@ impl Network {
     pub(crate) fn link(&mut self, up: bool, now: Instant) {
         self.training_until = None;
         let up = up && !self.is_given_up();
+        self.is_up = up;
         self.neighbours.link(up, since_start(now));
         self.changed();
+    }
+
+    /// Updates the state of the link, if no instance has processed the event of its last change. An instance that is
+    /// dropped takes its events along.
+    pub(crate) fn update_link(&mut self, up: bool, now: Instant) {
+        if self.is_up != (up && !self.is_given_up()) {
+            self.link(up, now);
+        }
     }
 
     /// Resolves a destination for packets from one of our addresses. If the MAC is unknown, requests it.
@@ -414,14 +435,9 @@ impl Network {
     /// Queues a received datagram whose sender is being resolved, unless the queue has a copy. A full queue drops the
     /// oldest one.
     pub(crate) fn queue_incoming(&mut self, received: ReceivedMad) {
-        let is_copy = |other: &ReceivedMad| *other == received;
-        if self.incoming.iter().any(is_copy) {
-            return;
+        if !self.incoming.contains(&received) {
+            push_bounded(&mut self.incoming, received);
         }
-        if self.incoming.len() == WAITING {
-            self.incoming.pop_front();
-        }
-        self.incoming.push_back(received);
     }
 
     /// Takes a received datagram whose sender was resolved.
@@ -564,7 +580,7 @@ impl Network {
             let [source, destination] =
                 [received.route.destination, received.route.source].map(address_of);
             match self.way(source, destination, Need::Sender, now) {
-                NextHop::Known(_) => self.found.push_back(received),
+                NextHop::Known(_) => push_bounded(&mut self.found, received),
                 NextHop::Pending => self.incoming.push_back(received),
                 NextHop::Unreachable(why) => {
                     tracing::debug!(why, "a datagram that cannot be answered")
@@ -662,5 +678,38 @@ impl core::fmt::Debug for Network {
             .field("incoming", &self.incoming.len())
             .field("due", &self.due)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use dat_core::provider::Qpn;
+    use hw_mlx::gsi::{ReceivedMad, Route};
+
+    use super::{WAITING, push_bounded};
+
+    /// A snapshot with more datagrams is refused.
+    #[test]
+    fn a_full_queue_of_received_datagrams_drops_the_oldest_one() {
+        let received = |n: usize| ReceivedMad {
+            route: Route {
+                source: [0; 16],
+                destination: [0; 16],
+                traffic_class: 0,
+            },
+            qpn: Qpn::GSI,
+            // CAST: modulo 256 on purpose.
+            #[expect(clippy::cast_possible_truncation, reason = "modulo 256")]
+            mad: [n as u8; 256],
+        };
+        let mut queue = VecDeque::new();
+        for n in 0..WAITING + 2 {
+            push_bounded(&mut queue, received(n));
+        }
+        assert_eq!(queue.len(), WAITING);
+        assert_eq!(queue.front(), Some(&received(2)));
+        assert_eq!(queue.back(), Some(&received(1)));
     }
 }

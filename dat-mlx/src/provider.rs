@@ -201,9 +201,10 @@ impl MlxProvider {
         if down.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
-        let given_up = common
-            .network()
-            .is_some_and(|network| network.is_given_up());
+        let given_up = common.network().is_some_and(|mut network| {
+            network.update_link(down.is_none(), hca.now());
+            network.is_given_up()
+        });
         let without = given_up || common.without_network.is_some();
         let events = without.then_some(ProviderEvent::Network(NetworkEvent::NotJoined));
         Ok(Self {

@@ -419,7 +419,14 @@ impl ParkProvider for MlxProvider {
         parking: ParkingProvider,
     ) -> Result<(ProviderSnapshot, Vec<NamedFd>), (ParkingProvider, ProviderError)> {
         let (hca, tables, mut parking) = parking.written_out()?;
-        if let Err(error) = parking.written.check(hca.tables(), &tables) {
+        let checked = parking.written.check(hca.tables(), &tables);
+        // The next process must not be the first one that finds a contradiction.
+        let checked = checked.and_then(|()| {
+            Checked::new(&tables, hca.tables(), parking.begun)
+                .map(drop)
+                .for_dat()
+        });
+        if let Err(error) = checked {
             parking.hca = Some(hca);
             return Err((parking, error));
         }

@@ -223,6 +223,30 @@ fn a_port_that_goes_down_and_comes_up_meanwhile_is_reported() {
     world.finish();
 }
 
+/// An instance that ends takes the event of the port along. The next instance knows the port's state.
+#[test]
+fn an_instance_is_parked_whose_port_changed_for_one_that_has_ended() {
+    let world = World::new();
+    let mut a = world.open_in_network(1, false);
+    world.sim.inject(&world.functions[0], &Fault::LinkDown);
+    let deadline = a.now() + PATIENCE;
+    while a.hca().link_is_up() {
+        assert!(a.now() < deadline, "the link is up");
+        a.hca_mut().process_events();
+    }
+    let b = a.opened().instance().expect("no failure").expect("open");
+    drop(a);
+    let mut both = handed_over([b, world.open_in_network(2, false)], |snapshot, _| {
+        let network = snapshot.tables.network.as_ref().expect("a network");
+        assert!(!network.neighbours.up);
+        world.sim.inject(&world.functions[0], &Fault::LinkUp);
+    });
+    let up = port_event(&mut both);
+    assert!(matches!(up, NetworkEvent::PortUp { .. }), "{up:?}");
+    drop(both);
+    world.finish();
+}
+
 /// The neighbour of a queue pair is probed, because the queue pair's packets are not seen.
 #[test]
 fn the_peer_of_a_queue_pair_is_marked_as_in_use_again() {
