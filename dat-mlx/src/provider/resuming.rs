@@ -63,8 +63,8 @@ pub(super) struct Resuming {
     pds: BTreeSet<u32>,
     /// Protection domains of QP1 and of the Ethernet port.
     own_pds: Vec<u32>,
-    /// Number of protection domains that were to be resumed.
-    wanted_pds: i64,
+    /// Number of protection domains that are to be resumed.
+    wanted_pds: usize,
     leases: Leases,
     /// Buffers of regions that were resumed, by I/O address. Several regions may have one.
     buffers: BTreeMap<u64, DmaBuffer>,
@@ -89,11 +89,18 @@ impl Resuming {
             let what = format!("QP1 and the Ethernet port have protection domain {gsi:#x}");
             return Err(refused(TABLE, what));
         }
+        let domains = count(hca, Opcode::ALLOC_PD);
+        let wanted = domains.checked_sub(own(provider));
+        let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
+        let Some(wanted_pds) = wanted else {
+            let what = format!("the device has {domains} protection domains");
+            return Err(refused(TABLE, what));
+        };
         let addresses = hca.gids.entries.iter();
         Ok(Self {
             pds: BTreeSet::new(),
             own_pds: [Some(gsi), port].into_iter().flatten().collect(),
-            wanted_pds: count(hca, Opcode::ALLOC_PD) - own(provider),
+            wanted_pds,
             leases: Leases::of(&hca.arena),
             buffers: BTreeMap::new(),
             addresses: addresses
@@ -534,7 +541,7 @@ impl MlxProvider {
             return Ok(());
         };
         let (resumed, wanted) = (resuming.pds.len(), resuming.wanted_pds);
-        if i64::try_from(resumed) != Ok(wanted) {
+        if resumed != wanted {
             let what = format!("{resumed} protection domains of {wanted} were resumed");
             return Err(refused(TABLE, what));
         }

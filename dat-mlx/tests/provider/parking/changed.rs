@@ -5,6 +5,7 @@ use dat_core::{Ia, IaConfig};
 use dat_mlx::{DownSnapshot, NetworkSnapshot, PendingMadSnapshot};
 use driver::Instant;
 use hw_mlx::ethernet::Object;
+use mlx_prm::Opcode;
 
 use super::*;
 
@@ -13,6 +14,13 @@ type Change = fn(&mut ProviderSnapshot);
 
 fn network(snapshot: &mut ProviderSnapshot) -> &mut NetworkSnapshot {
     snapshot.tables.network.as_mut().expect("a network")
+}
+
+/// Changes the number of protection domains that the device has.
+fn domains(snapshot: &mut ProviderSnapshot, count: i64) {
+    let mut all = snapshot.hca.tables.objects.iter_mut();
+    let kind = all.find(|it| it.creates == Opcode::ALLOC_PD.0);
+    kind.expect("a PD").count = count;
 }
 
 fn down(since: Instant) -> Option<DownSnapshot> {
@@ -25,7 +33,7 @@ fn down(since: Instant) -> Option<DownSnapshot> {
 /// Such snapshots are refused before the first command. The descriptors come back, and the right snapshot is resumed.
 #[test]
 fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
-    let changes: [(&str, Change); 26] = [
+    let changes: [(&str, Change); 28] = [
         ("0 instances made", |it| it.tables.instances_made = 0),
         ("instances made", |it| it.tables.instances_made = u32::MAX),
         ("65 variants", |it| it.tables.recent_variants = vec![0; 65]),
@@ -103,6 +111,8 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
         ("the port does not accept frames", |it| {
             network(it).ethernet.groups.pop();
         }),
+        ("protection domains", |it| domains(it, i64::MIN)),
+        ("protection domains", |it| domains(it, 1)),
         ("MAC", |it| it.hca.tables.port.mac = mac(9)),
         ("the function", |it| {
             it.hca.tables.command_limit = Duration::MAX;
