@@ -62,6 +62,7 @@ pub struct ParkingProvider {
 #[derive(Debug)]
 struct Facts {
     max_regions: u32,
+    path_mtu: u8,
     recent_variants: Vec<u8>,
     events: VecDeque<ProviderEvent>,
     down: Option<Down>,
@@ -152,6 +153,7 @@ impl Stage {
                 Ok(network) => {
                     let Facts {
                         max_regions,
+                        path_mtu,
                         recent_variants,
                         events,
                         down,
@@ -166,6 +168,7 @@ impl Stage {
                         recent_variants: recent_variants.clone(),
                         registrations,
                         max_regions: *max_regions,
+                        path_mtu: *path_mtu,
                         events: events.iter().copied().collect(),
                         down: down.map(|Down { since, trains }| DownSnapshot { since, trains }),
                         port_unsure: *port_unsure,
@@ -340,6 +343,7 @@ impl ParkProvider for MlxProvider {
                 stage: Some(Stage::Shared(common)),
                 facts: Facts {
                     max_regions: limits.max_regions,
+                    path_mtu: limits.mtu,
                     recent_variants: variants.recent(),
                     events,
                     down,

@@ -26,6 +26,7 @@ use hw_mlx::random::{Random, Variants};
 use hw_mlx::ring::Lent;
 use hw_mlx::srq::{SrqSizes, SrqSnapshot};
 use hw_mlx::uar::Doorbells;
+use hw_mlx::vport::path_mtu_code;
 use hw_mlx::window::{Window, WindowSnapshot};
 use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ResumeError};
 use mlx_prm::{Opcode, QpState, Qpc, QueryMkeyIn, QueryQpIn};
@@ -44,6 +45,8 @@ use crate::queues::{Cq, Qp, Srq};
 const TABLE: &str = "the provider";
 /// Maximum number of variants of keys.
 const MAX_VARIANTS: usize = 64;
+/// Maximum path MTU code: 4096 bytes.
+const MAX_PATH_MTU: u8 = 5;
 /// Maximum length in bytes of the reason why a function takes no part in the network.
 const MAX_REASON: usize = 4096;
 /// Limit of counters: more than any process counts, and far from overflow.
@@ -185,6 +188,7 @@ impl<'a> Checked<'a> {
             recent_variants,
             registrations,
             max_regions,
+            path_mtu,
             events,
             down,
             // It matters only until the port's next event.
@@ -195,6 +199,7 @@ impl<'a> Checked<'a> {
             && recent_variants.len() <= MAX_VARIANTS
             && *registrations <= MAX_COUNT
             && *max_regions > 0
+            && (path_mtu_code(hca.port.mtu)..=MAX_PATH_MTU).contains(path_mtu)
             && without_network
                 .as_ref()
                 .is_none_or(|why| network.is_none() && why.len() <= MAX_REASON)
@@ -203,8 +208,9 @@ impl<'a> Checked<'a> {
             return Err(refused(
                 TABLE,
                 format!(
-                    "{number} instances made, {} variants, {registrations} of at most {max_regions} regions registered, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
+                    "{number} instances made, {} variants, {registrations} of at most {max_regions} regions registered, path MTU code {path_mtu} on a port with MTU {}, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
                     recent_variants.len(),
+                    hca.port.mtu,
                     network.is_some()
                 ),
             ));
@@ -249,6 +255,8 @@ impl<'a> Checked<'a> {
         let mut limits = limits(&hca, network.is_some());
         // Fewer mappings may be left than at the opening, but those that exist are the arena's.
         limits.max_regions = tables.max_regions.min(keys(&hca, network.is_some()));
+        // The MTU may have become smaller, as it may for a function that was not parked.
+        limits.mtu = tables.path_mtu;
         let common = SharedProvider {
             mads_dropped: gsi.dropped().clone(),
             network_counters: network.as_ref().map(|network| network.counters().clone()),

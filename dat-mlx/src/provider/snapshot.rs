@@ -1,7 +1,7 @@
 //! Snapshots: the plain data of a provider and of its objects that another process needs.
 //!
-//! What follows from other data is not in them. The limits are the device's, except the number of regions, which was
-//! measured when the function was opened. The counters of the network and of dropped datagrams are those of the
+//! What follows from other data is not in them. The limits are the device's, except the number of regions and the path
+//! MTU. These were measured when the function was opened, and other functions change them. The counters of the network and of dropped datagrams are those of the
 //! neighbours and of QP1. The tables from numbers to owners follow from the objects, and their owners are arguments of
 //! the caller.
 
@@ -42,6 +42,8 @@ pub struct ProviderTables {
     pub registrations: u64,
     /// Maximum number of regions, as it was reported when the function was opened.
     pub max_regions: u32,
+    /// Path MTU code, as it was reported when the function was opened.
+    pub path_mtu: u8,
     /// Events that the caller has not fetched, oldest first.
     pub events: Vec<ProviderEvent>,
     /// State of the port if it is down; `None` if it is up.

@@ -33,7 +33,7 @@ fn down(since: Instant) -> Option<DownSnapshot> {
 /// Such snapshots are refused before the first command. The descriptors come back, and the right snapshot is resumed.
 #[test]
 fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
-    let changes: [(&str, Change); 28] = [
+    let changes: [(&str, Change); 30] = [
         ("0 instances made", |it| it.tables.instances_made = 0),
         ("instances made", |it| it.tables.instances_made = u32::MAX),
         ("65 variants", |it| it.tables.recent_variants = vec![0; 65]),
@@ -41,6 +41,8 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
             it.tables.registrations = u64::MAX
         }),
         ("at most 0 regions", |it| it.tables.max_regions = 0),
+        ("path MTU code 6", |it| it.tables.path_mtu = 6),
+        ("path MTU code 1", |it| it.tables.path_mtu = 1),
         ("reason if not", |it| {
             it.tables.without_network = Some("none".to_owned());
         }),

@@ -314,6 +314,24 @@ fn counters_and_limits_go_on() {
     world.finish();
 }
 
+/// Another function has lowered the port's MTU. Consumers know the limits of the opening, which are checked by an IA.
+#[test]
+fn limits_stay_when_the_mtu_of_the_port_was_lowered() {
+    let world = World::new();
+    let a = Node::new(world.open(1));
+    let limits = a.provider.limits().clone();
+    let mut parked = a.park();
+    parked.snapshot.hca.tables.port.mtu = 1000;
+    let a = parked.resume();
+    assert_eq!(*a.provider.limits(), limits);
+    assert!(a.provider.hca().mtu() < limits.mtu);
+    // The lower MTU is in the next snapshot, too.
+    let a = a.park().resume();
+    assert_eq!(*a.provider.limits(), limits);
+    drop((a, world.open(2)));
+    world.finish();
+}
+
 /// Two processes with one seed would give two connections the same identifiers.
 #[test]
 fn random_numbers_of_a_configured_seed_do_not_come_again() {
