@@ -69,7 +69,8 @@ pub(super) struct Resuming {
     /// Number of protection domains that are to be resumed.
     wanted_pds: usize,
     leases: Leases,
-    /// Buffers of regions that were resumed, by I/O address. Several regions may have one.
+    /// Buffers of regions, by I/O address. Several regions may have one. The device may use a buffer whose region was
+    /// refused, until all keys are known.
     buffers: BTreeMap<u64, DmaBuffer>,
     /// Our addresses by index, removed ones included.
     addresses: BTreeMap<u8, IpAddr>,
@@ -372,7 +373,9 @@ impl MlxProvider {
             may_have_windows: self.limits.max_windows > 0,
         };
         let arena = hca.arena().downgrade();
-        let lent = Lent::new(mkey::resume(hca, index, &request, memory.clone())?, arena);
+        // If this is refused, `Resuming` keeps the memory: another snapshot may be that of the region.
+        mkey::confirm(hca, index, &request)?;
+        let lent = Lent::new(memory.clone(), arena);
         self.common.registered.add_again(bytes);
         let region = Region {
             index,

@@ -19,7 +19,7 @@ pub fn resume<T: Send + 'static>(
     request: &KeyRequest,
     memory: T,
 ) -> Result<T, ResumeError> {
-    match check(hca, index, request) {
+    match confirm(hca, index, request) {
         Ok(()) => Ok(memory),
         Err(error) => {
             hca.arena().downgrade().keep(memory);
@@ -28,7 +28,13 @@ pub fn resume<T: Send + 'static>(
     }
 }
 
-fn check(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), ResumeError> {
+/// Takes over the key with an index, and compares it with the request by which it was created. The caller is the owner
+/// of the key's memory. If this is refused, the device may still use the memory: the caller keeps it until
+/// [`Hca::finish_resuming`] has succeeded, which confirms that all keys are known.
+///
+/// # Errors
+/// As [`resume`].
+pub fn confirm(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), ResumeError> {
     let context = query(hca, index)?;
     let ours = (
         request.pd,

@@ -247,7 +247,6 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
         ("start_addr", |it| it.iova += 1),
         ("start_addr", |it| it.bytes -= 1),
     ];
-    // A region that was refused after its memory was claimed keeps the memory, so each of these is of one buffer.
     for (words, change) in changes {
         let mut wrong = region;
         change(&mut wrong);
@@ -285,7 +284,8 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
         objects.resume_in(pd, &mut provider).expect("resumed")
     };
     provider.finish_resuming().expect("all is there");
-    a = Node { provider, things };
+    // A refusal keeps nothing, so the provider is parked again.
+    a = Node { provider, things }.park().resume();
     a.receive(0);
     b.send(0);
     assert_eq!(cookies(&a.wait_for(1)), [1000]);
