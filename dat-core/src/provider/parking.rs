@@ -62,7 +62,7 @@ pub trait ParkProvider: Provider {
     /// Brings the device to its quiet point.
     ///
     /// # Errors
-    /// The unchanged provider, and the reason: the device is dead or does not become quiet, another instance exists, or
+    /// The provider, which goes on, and the reason: the device is dead or does not become quiet, another instance exists, or
     /// it has objects that cannot be parked.
     fn begin_parking(self) -> Result<Self::Parking, (Self, ProviderError)>;
     /// Writes a protection domain out.

@@ -306,8 +306,6 @@ impl ParkProvider for MlxProvider {
     }
 
     fn begin_parking(mut self) -> Result<ParkingProvider, (Self, ProviderError)> {
-        // Queues that have failed are repaired here if that is due.
-        self.progress();
         let asked = Arc::clone(&self.common.asked);
         let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
         let others = Arc::strong_count(&self.common) - 1;
@@ -319,6 +317,8 @@ impl ParkProvider for MlxProvider {
             );
             return Err((self, ProviderError::Device(why)));
         }
+        // Queues that have failed are repaired here if that is due.
+        self.progress();
         let Self {
             hca,
             doorbells,

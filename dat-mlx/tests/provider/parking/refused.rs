@@ -26,10 +26,18 @@ fn begun(provider: MlxProvider) -> ParkingProvider {
 #[test]
 fn a_provider_with_another_instance_is_not_parked() {
     let world = World::new();
-    let a = world.open(1);
+    let mut a = world.open(1);
     let other = a.opened().instance().expect("an instance").expect("open");
+    world.sim.inject(&world.functions[0], &Fault::LinkDown);
+    let deadline = a.now() + PATIENCE;
+    while a.hca().link_is_up() {
+        assert!(a.now() < deadline, "the link is up");
+        a.hca_mut().process_events();
+    }
     let (a, error) = not_begun(a);
     assert!(error.contains("1 other instances"), "{error}");
+    assert!(a.port_is_up(), "its events are those of before");
+    world.sim.inject(&world.functions[0], &Fault::LinkUp);
     drop(other);
     let opened = a.opened();
     let node = Node::new(a).park().resume();
