@@ -77,6 +77,20 @@ impl Function {
         self.inner.space.claim_memory(iova, bytes)
     }
 
+    /// Checks that the function can be parked at all. Changes nothing, and asks the device nothing. [`Self::park`] may
+    /// find more reasons.
+    ///
+    /// # Errors
+    /// [`ParkError::InProcess`]: a model in this process implements it. [`ParkError::Lost`]: the connection to its
+    /// server has failed.
+    pub fn can_park(&self) -> Result<(), ParkError> {
+        let name = &self.inner.name;
+        match Parkable::of(&self.inner.backend) {
+            None => Err(ParkError::InProcess { name: name.clone() }),
+            Some(backend) => backend.check_answers(name),
+        }
+    }
+
     /// Ends this process's use of the function without closing it. Returns a snapshot, and duplicates of the
     /// descriptors that another process needs to resume the function. Nothing is written to the device, and its work
     /// continues. To close a parked function, resume it and drop it.
@@ -466,6 +480,8 @@ mod tests {
         let device = Double::new();
         let function = device.function();
         function.enable_interrupts(1).unwrap();
+        let error = function.can_park().unwrap_err();
+        assert!(matches!(error, ParkError::InProcess { .. }), "{error:?}");
         let (function, error) = function.park().unwrap_err();
         assert!(matches!(error, ParkError::InProcess { .. }), "{error:?}");
         assert_eq!(
