@@ -236,8 +236,8 @@ impl Hca {
     /// function from being parked.
     ///
     /// # Errors
-    /// [`NotParked`] with the unchanged instance, and the reason: any [`ParkError`] except [`ParkError::Function`] and
-    /// [`ParkError::MemoryInUse`].
+    /// [`NotParked`] with the unchanged instance, and the reason: any [`ParkError`] except [`ParkError::MemoryInUse`].
+    /// [`ParkError::Function`]: as [`Function::can_park`].
     pub fn begin_parking(mut self) -> Result<ParkingHca, Box<NotParked>> {
         match self.write_out() {
             Ok(tables) => Ok(ParkingHca {
@@ -433,6 +433,7 @@ fn check_usable(own: &Own, control: &mut Control) -> Result<(), ParkError> {
     if count != 1 {
         return Err(ParkError::Instances { count });
     }
+    control.function.can_park()?;
     if control.requested {
         return Err(ParkError::Requested);
     }

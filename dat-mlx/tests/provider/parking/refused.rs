@@ -194,9 +194,9 @@ fn a_parking_without_all_objects_is_not_finished() {
     world.finish();
 }
 
-/// A function in the process cannot be parked. That is known only in the end, and the provider goes on.
+/// A function in the process cannot be parked. The provider and its objects are as they were.
 #[test]
-fn a_function_in_the_process_goes_on_after_it_was_not_parked() {
+fn a_function_in_the_process_is_refused_before_anything_is_parked() {
     let sim = Sim::new(SimConfig {
         seed: 0,
         event_log: false,
@@ -208,19 +208,29 @@ fn a_function_in_the_process_goes_on_after_it_was_not_parked() {
         hca: config(1),
         network: Participation::Required,
     };
-    let node = Node::new(MlxProvider::open(function, config).expect("bring-up"));
-    let (parking, objects) = node.written_out();
-    let (parking, error) = not_finished(parking);
+    let Node { provider, things } =
+        Node::new(MlxProvider::open(function, config).expect("bring-up"));
+    let opened = provider.opened();
+    let (mut provider, error) = not_begun(provider);
     assert!(error.contains("this process"), "{error}");
-    let cancelled = MlxProvider::cancel_parking(parking);
-    let mut node = objects.resume(cancelled.map_err(|(_, error)| error).expect("cancelled"));
-    let pd = node.provider.alloc_pd().expect("a PD");
-    node.provider.free_pd(pd).expect("freed");
-    // Time goes on where it was: our addresses are announced within a few seconds.
-    let deadline = node.provider.now() + PATIENCE;
-    while let Some(due) = node.provider.next_timeout() {
+    let other = opened.instance().expect("no failure").expect("open");
+    drop(other);
+    let Things {
+        pd, mut regions, ..
+    } = things;
+    let mut region = regions.pop().expect("a region");
+    provider.deregister(&mut region).expect("deregistered");
+    let again = provider
+        .register(pd, &things.memory, ALL)
+        .expect("a region");
+    provider
+        .can_park_region(&again.region, &things.memory)
+        .expect("the arena's");
+    // Our addresses are announced within a few seconds.
+    let deadline = provider.now() + PATIENCE;
+    while let Some(due) = provider.next_timeout() {
         assert!(due < deadline, "a timer at {due}");
-        node.provider.wait(due).expect("alive");
-        node.provider.progress();
+        provider.wait(due).expect("alive");
+        provider.progress();
     }
 }
