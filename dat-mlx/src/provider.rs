@@ -28,7 +28,7 @@ mod resuming;
 mod snapshot;
 mod written;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,13 +52,13 @@ use hw_mlx::random::{Random, Variants};
 use hw_mlx::ring::Lent;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::window::{self, Window};
-use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, datagrams};
+use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, ParkError, datagrams};
 use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn, Rmpn};
 use neighbour::Need;
 
 use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
-use self::errors::ForDat;
+use self::errors::{DriverError, ForDat};
 pub use self::joining::NetworkState;
 use self::limits::limits;
 pub use self::opened::OpenedProvider;
@@ -101,6 +101,8 @@ struct SharedProvider {
     /// Number of instances created so far.
     made: AtomicU32,
     registered: Registered,
+    /// True while the function was resumed and the resumption is not finished. Then no instance is made.
+    is_resuming: AtomicBool,
     /// Counters of what `gsi` and `network` do, for readers that do not wait for their locks. `network_counters` is
     /// `None` if `network` is.
     mads_dropped: DroppedMads,
@@ -144,7 +146,7 @@ pub struct MlxProvider {
     variants: Variants,
     /// Lines about datagrams that QP1 has dropped.
     log_mads_dropped: LogBudget,
-    /// State of a resumption that is not finished. Until then, no event is collected.
+    /// State of a resumption that is not finished. Until then, no event is collected, and nothing is sent or received.
     resuming: Option<Box<Resuming>>,
 }
 
@@ -176,6 +178,7 @@ impl MlxProvider {
             seed,
             made: AtomicU32::new(0),
             registered: Registered::default(),
+            is_resuming: AtomicBool::new(false),
             asked: Arc::default(),
         };
         Self::of(hca, Arc::new(common))
@@ -389,6 +392,14 @@ impl MlxProvider {
         self.hca.known(own).map_or(0, |entry| entry.index)
     }
 
+    /// Refuses a call that sends or changes something while a resumption is not finished.
+    fn check_resumed(&self) -> Result<(), ProviderError> {
+        match self.resuming {
+            None => Ok(()),
+            Some(_) => Err(ParkError::Unfinished.into_dat()),
+        }
+    }
+
     fn check_owner(owner: u32) -> Result<(), ProviderError> {
         Self::check("owner number", owner, MAX_OWNER)
     }
@@ -485,6 +496,10 @@ impl Provider for MlxProvider {
     }
 
     fn next_timeout(&self) -> Option<Nanos> {
+        if self.resuming.is_some() {
+            // Until then, `progress` would do nothing about a timer.
+            return None;
+        }
         let network = self.common.network();
         let due = network.as_ref().and_then(|network| network.due());
         let due = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
@@ -854,14 +869,17 @@ impl Provider for MlxProvider {
     }
 
     fn add_address(&mut self, address: &Address) -> Result<(), ProviderError> {
+        self.check_resumed()?;
         self.add(address).for_dat()
     }
 
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError> {
+        self.check_resumed()?;
         self.hca.retire_address(address).for_dat().map(drop)
     }
 
     fn echo(&mut self, destination: IpAddr, sequence: u16) -> Result<bool, ProviderError> {
+        self.check_resumed()?;
         self.send_echo(destination, sequence)
     }
 
@@ -894,6 +912,7 @@ impl Provider for MlxProvider {
     }
 
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
+        self.check_resumed()?;
         if let Some(cause) = self.hca.dead_cause() {
             return Err(ProviderError::Dead(cause.to_string()));
         }
@@ -925,6 +944,9 @@ impl Provider for MlxProvider {
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
+        if self.resuming.is_some() {
+            return None;
+        }
         // The loop is bounded, so that a peer that sends unanswerable datagrams does not delay the caller.
         for _ in 0..MAX_SKIPPED_DATAGRAMS {
             let waited = self

@@ -1,6 +1,7 @@
 //! Handles of an opened function, from which other threads create instances and read counters.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hw_mlx::{MlxError, Opened};
 
@@ -27,11 +28,15 @@ impl MlxProvider {
 }
 
 impl OpenedProvider {
-    /// Creates another instance of the function, for another thread. `None`: the function is closed.
+    /// Creates another instance of the function, for another thread. `None`: the function is closed, or it was resumed
+    /// and the resumption is not finished. An instance would send frames then, and collect events.
     ///
     /// # Errors
     /// As [`Opened::instance`].
     pub fn instance(&self) -> Result<Option<MlxProvider>, MlxError> {
+        if self.is_resuming() {
+            return Ok(None);
+        }
         let Some(hca) = self.function.instance()? else {
             return Ok(None);
         };
@@ -44,5 +49,13 @@ impl OpenedProvider {
             return Ok(None);
         };
         MlxProvider::of(hca, common).map(Some)
+    }
+
+    /// Returns whether the function was resumed, and the resumption is not finished.
+    fn is_resuming(&self) -> bool {
+        // A closing instance drops the last reference under this lock.
+        let _asking = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let common = self.common.upgrade();
+        common.is_some_and(|common| common.is_resuming.load(Ordering::Acquire))
     }
 }

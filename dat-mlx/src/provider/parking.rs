@@ -208,6 +208,8 @@ impl Parts {
             seed,
             made,
             registered,
+            // `Hca::begin_parking` refuses an unfinished resumption.
+            is_resuming: _,
             // Copies of counters of QP1 and of the network.
             mads_dropped: _,
             network_counters: _,

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dat_core::log_budget::LogBudget;
@@ -268,6 +268,7 @@ impl<'a> Checked<'a> {
             seed: tables.seed,
             made: AtomicU32::new(instances_made),
             registered: Registered::of(tables.registrations),
+            is_resuming: AtomicBool::new(true),
             asked: Arc::default(),
         };
         let down = tables.down.map(|it| {
@@ -569,6 +570,7 @@ impl MlxProvider {
             );
         }
         self.resuming = None;
+        self.common.is_resuming.store(false, Ordering::Release);
         self.collect();
         // Datagrams and frames may have come meanwhile, for which there is no further event.
         self.hca.call_again();

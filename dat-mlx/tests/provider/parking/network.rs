@@ -145,6 +145,40 @@ fn a_datagram_that_waits_for_a_mac_is_sent_after_the_resumption() {
     world.finish();
 }
 
+/// Timers are overdue then, and datagrams may have come; they are handled after the end of the resumption.
+#[test]
+fn a_resumption_that_is_not_finished_neither_sends_nor_receives() {
+    let world = World::new();
+    let mut both = strangers(&world);
+    let peer = to(&both[0], 2);
+    both[0].send_mad(&peer, &mad(1)).expect("it waits");
+    let (from, _) = received(&mut both, 1);
+    let mut both = resumed(both, |_, b| b.send_mad(&from, &mad(2)).expect("known"));
+    let a = &mut both[0];
+    assert_eq!((a.next_timeout(), a.poll_mad()), (None, None));
+    let opened = a.opened();
+    assert!(opened.instance().expect("no failure").is_none());
+    let other: IpAddr = "10.0.0.7".parse().expect("an address");
+    for refused in [
+        a.send_mad(&peer, &mad(3)),
+        a.add_address(&other.into()),
+        a.remove_address(address(1)),
+        a.echo(address(2), 1).map(drop),
+    ] {
+        let error = refused.expect_err("it is not finished").to_string();
+        assert!(error.contains("the function was resumed"), "{error}");
+    }
+    a.finish_resuming().expect("all is there");
+    assert!(a.next_timeout().is_some());
+    assert_eq!(received(&mut both, 0).1, mad(2));
+    let peer = to(&both[0], 2);
+    both[0].send_mad(&peer, &mad(4)).expect("known");
+    assert_eq!(received(&mut both, 1).1, mad(4));
+    drop(opened.instance().expect("no failure").expect("open"));
+    drop(both);
+    world.finish();
+}
+
 #[test]
 fn addresses_that_were_added_stay_and_others_can_follow() {
     let world = World::new();
