@@ -56,7 +56,7 @@ pub(super) fn limits(hca: &Hca, joined: bool) -> Limits {
 
 /// Returns the number of keys that the provider has for itself. QP1 has a key, a completion queue and a protection
 /// domain, and so has the network's Ethernet port.
-const fn own(joined: bool) -> u32 {
+pub(super) const fn own(joined: bool) -> u32 {
     if joined { 2 } else { 1 }
 }
 

@@ -378,7 +378,7 @@ impl ParkProvider for MlxProvider {
     }
 
     fn park_pd(parking: &mut ParkingProvider, pd: u32) -> u32 {
-        parking.written.pds += 1;
+        parking.written.add_pd(pd);
         pd
     }
 

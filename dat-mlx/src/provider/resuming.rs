@@ -16,7 +16,6 @@ use dat_core::provider::{ProviderEvent, QueuePair, QueueSizes, QueuesOf, Registr
 use dat_core::types::MemPrivFlags;
 use driver::{DmaBuffer, DmaMemory, Instant, Iova};
 use hw_mlx::cq::CqSnapshot;
-use hw_mlx::ethernet::Object;
 use hw_mlx::gid::address_of;
 use hw_mlx::gsi::Gsi;
 use hw_mlx::mkey::{self, KeyRequest};
@@ -36,7 +35,7 @@ use super::leases::{Lease, Leases};
 use super::limits::{keys, limits};
 use super::reach::Down;
 use super::snapshot::{DownSnapshot, ProviderTables, RegionSnapshot};
-use super::written::{count, own};
+use super::written::{count, own, own_domains};
 use super::{KnownCq, MAX_OWNER, MlxProvider, Region, SharedProvider};
 use crate::network::CheckedNetwork;
 use crate::queues::{Cq, Qp, Srq};
@@ -78,19 +77,13 @@ pub(super) struct Resuming {
 
 impl Resuming {
     fn new(provider: &ProviderTables, hca: &HcaTables) -> Result<Self, ResumeError> {
-        let gsi = provider.gsi.pd;
-        let port = provider.network.as_ref().and_then(|network| {
-            let objects = &network.ethernet.objects;
-            objects.iter().find_map(|object| {
-                if let Object::Pd(pd) = object {
-                    Some(*pd)
-                } else {
-                    None
-                }
-            })
-        });
-        if port == Some(gsi) {
-            let what = format!("QP1 and the Ethernet port have protection domain {gsi:#x}");
+        let own_pds = own_domains(provider);
+        let (gsi, port) = own_pds.split_at(1);
+        if port.contains(&gsi[0]) {
+            let what = format!(
+                "QP1 and the Ethernet port have protection domain {:#x}",
+                gsi[0]
+            );
             return Err(refused(TABLE, what));
         }
         let domains = count(hca, Opcode::ALLOC_PD);
@@ -103,7 +96,7 @@ impl Resuming {
         let addresses = hca.gids.entries.iter();
         Ok(Self {
             pds: BTreeSet::new(),
-            own_pds: [Some(gsi), port].into_iter().flatten().collect(),
+            own_pds,
             wanted_pds,
             leases: Leases::of(&hca.arena),
             buffers: BTreeMap::new(),

@@ -1,73 +1,113 @@
-//! Numbers of objects that were written out. They must be those that the device has: an object that is not in a
-//! snapshot would be found missing only in the next process.
+//! Objects that were written out. There must be as many as the device has: an object that is not in a snapshot would be
+//! found missing only in the next process.
+//!
+//! A protection domain is a number, so a caller may write it out twice, or that of QP1. The other objects are consumed.
+
+use std::collections::BTreeSet;
 
 use dat_core::provider::ProviderError;
+use hw_mlx::ethernet::Object;
 use hw_mlx::{HcaTables, ObjectCount};
 use mlx_prm::Opcode;
 
+use super::limits;
 use super::snapshot::ProviderTables;
 
-/// Numbers of objects of the data path that were written out.
-#[derive(Clone, Copy, Debug, Default)]
+/// Objects of the data path that were written out.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     /// Protection domains.
-    pub(super) pds: i64,
-    /// Completion queues.
+    pds: BTreeSet<u32>,
+    /// Protection domains that were written out more than once.
+    repeated_pds: BTreeSet<u32>,
+    /// Number of completion queues.
     pub(super) cqs: i64,
-    /// Shared receive queues.
+    /// Number of shared receive queues.
     pub(super) srqs: i64,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub(super) qps: i64,
-    /// Regions and windows.
+    /// Number of regions and windows.
     pub(super) keys: i64,
 }
 
 impl Written {
-    /// Compares the numbers with those of the device.
+    /// Adds a protection domain.
+    pub(super) fn add_pd(&mut self, pd: u32) {
+        if !self.pds.insert(pd) {
+            self.repeated_pds.insert(pd);
+        }
+    }
+
+    /// Compares the objects with those that the device has.
     ///
     /// # Errors
-    /// Objects were not written out. The text has their kinds and numbers.
+    /// Objects were not written out: the text has their kinds and numbers. Or a protection domain was written out twice,
+    /// or is one of the provider's own.
     pub(super) fn check(
-        self,
+        &self,
         hca: &HcaTables,
         provider: &ProviderTables,
     ) -> Result<(), ProviderError> {
-        let own = own(provider);
         let Self {
             pds,
+            repeated_pds,
             cqs,
             srqs,
             qps,
             keys,
         } = self;
+        let own_pds = own_domains(provider);
+        if let Some(pd) = own_pds.iter().find(|pd| pds.contains(pd)) {
+            let why = format!("protection domain {pd:#x} is the provider's own");
+            return Err(ProviderError::Device(why));
+        }
+        if let Some(pd) = repeated_pds.first() {
+            let why = format!("protection domain {pd:#x} was written out twice");
+            return Err(ProviderError::Device(why));
+        }
+        let own = own(provider);
+        // Numbers of objects have 24 bits.
+        let pds = i64::try_from(pds.len()).unwrap_or(i64::MAX - own);
         let kinds = [
             ("protection domains", Opcode::ALLOC_PD, pds + own),
             ("completion queues", Opcode::CREATE_CQ, cqs + own),
-            ("shared receive queues", Opcode::CREATE_RMP, srqs),
+            ("shared receive queues", Opcode::CREATE_RMP, *srqs),
             // The Ethernet port has none.
             ("queue pairs", Opcode::CREATE_QP, qps + 1),
             ("keys", Opcode::CREATE_MKEY, keys + own),
         ];
-        let missing: Vec<String> = kinds
+        let count_of = |(kind, creates, written)| (kind, count(hca, creates), written);
+        let different: Vec<String> = kinds
             .into_iter()
-            .map(|(kind, creates, written)| (kind, count(hca, creates) - written))
-            .filter(|(_, missing)| *missing != 0)
-            .map(|(kind, missing)| format!("{missing} {kind}"))
+            .map(count_of)
+            .filter(|(_, has, written)| has != written)
+            .map(|(kind, has, written)| format!("{written} of {has} {kind}"))
             .collect();
-        if missing.is_empty() {
+        if different.is_empty() {
             return Ok(());
         }
         Err(ProviderError::Device(format!(
-            "objects that were not written out: {}",
-            missing.join(", ")
+            "not all objects were written out, with those of QP1 and of the network: {}",
+            different.join(", ")
         )))
     }
 }
 
-/// Returns the number of protection domains that the provider has for itself. There are as many completion queues and
-/// keys: QP1 and the Ethernet port have one each.
+/// Returns the protection domains of QP1 and of the Ethernet port.
+pub(super) fn own_domains(provider: &ProviderTables) -> Vec<u32> {
+    let port = provider.network.iter().flat_map(|network| {
+        let objects = network.ethernet.objects.iter();
+        objects.filter_map(|object| match object {
+            Object::Pd(pd) => Some(*pd),
+            _ => None,
+        })
+    });
+    core::iter::once(provider.gsi.pd).chain(port).collect()
+}
+
+/// Returns the number of protection domains that the provider has for itself, and of completion queues and of keys.
 pub(super) fn own(provider: &ProviderTables) -> i64 {
-    1 + i64::from(provider.network.is_some())
+    limits::own(provider.network.is_some()).into()
 }
 
 /// Returns the number of objects that a command creates.
