@@ -53,8 +53,9 @@ const DATAGRAM_CALLS: u32 = 1_024;
 /// An instance that was not parked.
 pub struct NotParked<P: Provider> {
     /// The instance, which can be used as before. If the provider refused its last step, the recorder and the
-    /// measurements of the instance have begun anew. `None` if the provider could then not go on; it was dropped, which
-    /// stops the device.
+    /// measurements of the instance have begun anew, and wakers, the descriptor and handles of the provider that the
+    /// program had are of no use any more: the program asks the instance for new ones. `None` if the provider could then
+    /// not go on; it was dropped, which stops the device.
     pub ia: Option<Ia<P>>,
     /// The reason.
     pub error: ParkError,

@@ -15,14 +15,18 @@
 //! it has not returned are in its snapshot. Queues keep their work: what is posted stays posted, and entries of
 //! completion queues that were not taken stay in them.
 //!
-//! Addresses and the state of the port may change meanwhile. The provider asks for them at the resumption, and reports
-//! the changes as events.
+//! The state of the port may change meanwhile. The device has events of that, which the provider handles after the
+//! resumption. Our addresses stay, because only the provider changes them.
 //!
 //! If the parking is cancelled, `cancel_parking` takes the place of `resume`, in the same process.
 //!
-//! Resumption changes nothing in the device before [`ParkProvider::finish_resuming`]. A provider believes nothing in
-//! its snapshots: it compares them with the device and with the arguments of the call, and refuses what it cannot
-//! confirm. It does not panic.
+//! The process that resumes has claimed the handover before it calls [`ParkProvider::resume`], which may read and arm
+//! the event queues of the device: no other process can go on with the device then. Objects are resumed without a change
+//! in the device, and no queue reports events before [`ParkProvider::finish_resuming`]. Until then the provider sends
+//! and receives nothing.
+//!
+//! A provider believes nothing in its snapshots: it compares them with the device and with the arguments of the call,
+//! and refuses what it cannot confirm. It does not panic.
 
 use core::fmt::Debug;
 
@@ -90,7 +94,8 @@ pub trait ParkProvider: Provider {
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
     /// Goes on with the provider in this process. All objects were written out before. The caller then resumes them, as
-    /// after [`ParkProvider::resume`].
+    /// after [`ParkProvider::resume`]. It is another provider on the same device: wakers and descriptors of the one that
+    /// was parked wake nobody any more, and its handles count as those of a device that is closed.
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason. If the device was stopped, both are
@@ -132,8 +137,8 @@ pub trait ParkProvider: Provider {
         outstanding_binds: u32,
         snapshot: &Self::WindowSnapshot,
     ) -> Result<Self::Window, ProviderError>;
-    /// Makes a completion queue again, whose events report `owner`. The queue is not watched
-    /// ([`Provider::watch_cq`]).
+    /// Makes a completion queue again, whose events report `owner`. The queue is not watched: a caller that wants reports
+    /// of the events that came meanwhile calls [`Provider::watch_cq`] before [`ParkProvider::finish_resuming`].
     ///
     /// # Errors
     /// The snapshot is not that of such a queue of this device, or its memory is not there.
@@ -175,7 +180,7 @@ pub trait ParkProvider: Provider {
     /// The device did not answer.
     fn qp_state(&mut self, qp: &Self::Qp) -> Result<ResumedQp, ProviderError>;
     /// Ends the resumption, when all objects were resumed: counts the events that came meanwhile, and makes the queues
-    /// report later ones. The first call that changes something in the device.
+    /// report later ones.
     ///
     /// # Errors
     /// The device has objects that were not resumed, or is not as the snapshot says.

@@ -17,6 +17,9 @@
 //! request wrong, and the device ignores wrong requests without an error. So the provider collects no events between
 //! `resume` and `finish_resuming`. Until then the function keeps the events of before and those that came meanwhile.
 //!
+//! A parking that is cancelled goes on with another instance of the function. Wakers, the descriptor and handles
+//! ([`OpenedProvider`](super::OpenedProvider)) of the parked one are of no use any more, and are asked for anew.
+//!
 //! Random numbers are not continued. A process draws from new seeds of the system. With a configured seed, a resumed
 //! provider draws like a further instance of the function, from a stream that no instance has used before.
 
