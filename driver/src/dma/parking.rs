@@ -262,28 +262,33 @@ impl DmaArena {
         if bytes == 0 {
             return Err(outside);
         }
-        let inner = &self.inner;
-        let shared = inner.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = shared
-            .iter()
-            .find(|chunk| chunk.offset_of(iova, bytes).is_some())
-            .map(Arc::clone);
-        drop(shared);
-        let found = found.or_else(|| {
-            let dedicated = inner.dedicated();
-            dedicated
-                .iter()
-                .filter_map(|chunk| chunk.upgrade())
-                .find(|chunk| chunk.offset_of(iova, bytes).is_some())
-        });
-        let chunk = found.ok_or(outside)?;
+        let chunk = self.chunk_around(iova, bytes).ok_or(outside)?;
         let mut lease = chunk.claim(iova, bytes)?;
         lease.arena = self.downgrade();
         // From now on the buffer owns its dedicated chunk.
-        let unclaimed = inner.unclaimed.lock();
+        let unclaimed = self.inner.unclaimed.lock();
         let mut unclaimed = unclaimed.unwrap_or_else(PoisonError::into_inner);
         unclaimed.retain(|other| !Arc::ptr_eq(other, &chunk));
         Ok(DmaBuffer::new(lease, bytes))
+    }
+
+    /// Returns whether the arena has all of these bytes, in use or not.
+    #[must_use]
+    pub fn has(&self, iova: Iova, bytes: usize) -> bool {
+        bytes > 0 && self.chunk_around(iova, bytes).is_some()
+    }
+
+    fn chunk_around(&self, iova: Iova, bytes: usize) -> Option<Arc<Chunk>> {
+        let is_around = |chunk: &Arc<Chunk>| chunk.offset_of(iova, bytes).is_some();
+        let shared = self.inner.chunks.lock();
+        let shared = shared.unwrap_or_else(PoisonError::into_inner);
+        let found = shared.iter().find(|chunk| is_around(chunk)).cloned();
+        drop(shared);
+        found.or_else(|| {
+            let dedicated = self.inner.dedicated();
+            let mut dedicated = dedicated.iter().filter_map(|chunk| chunk.upgrade());
+            dedicated.find(is_around)
+        })
     }
 
     /// Returns the memory that was in use in the previous process and was not claimed.

@@ -513,6 +513,7 @@ fn only_a_range_that_was_in_use_is_claimed_and_only_once() {
     for (at, bytes) in [(Iova(iova + 64), 64), (free_at, 640), (Iova(iova + 1), 127)] {
         let iova = at.0;
         assert_eq!(claim(at, bytes), Err(ClaimError::NotInUse { iova, bytes }));
+        assert!(arena.has(at, bytes));
     }
     for (at, bytes) in [
         (Iova(0), 64),
@@ -524,6 +525,7 @@ fn only_a_range_that_was_in_use_is_claimed_and_only_once() {
     ] {
         let iova = at.0;
         assert_eq!(claim(at, bytes), Err(ClaimError::Outside { iova, bytes }));
+        assert!(!arena.has(at, bytes), "{bytes} bytes at {at:?}");
     }
     // Ranges are in units of 64 bytes, so the length that the buffer had is not known exactly.
     let held = arena.claim(first, 65).unwrap();
