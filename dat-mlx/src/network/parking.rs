@@ -75,57 +75,29 @@ impl Network {
     /// Describes the network side for another process.
     ///
     /// # Errors
-    /// The unchanged network side, and [`ParkError::Broken`]: the Ethernet port has failed since the quiet point.
-    pub(crate) fn park(
-        self,
-        at_quiet_point: &ParkingHca,
-    ) -> Result<NetworkSnapshot, Box<(Self, ParkError)>> {
+    /// [`ParkError::Broken`]: the Ethernet port has failed, and was not repaired.
+    pub(crate) fn park(self, at_quiet_point: &ParkingHca) -> Result<NetworkSnapshot, ParkError> {
         let Self {
             ethernet,
             neighbours,
             outgoing,
             incoming,
             found,
-            due,
-            peers,
+            due: _,
+            peers: _,
             refreshed,
             refresh_at,
             training_until,
             // The neighbours have it.
-            is_up,
+            is_up: _,
             echo_at,
             echo,
-            frame,
-            recorder,
-            counters,
-            log,
+            frame: _,
+            recorder: _,
+            counters: _,
+            log: _,
         } = self;
-        let ethernet = match ethernet.park(at_quiet_point) {
-            Ok(ethernet) => ethernet,
-            Err(refused) => {
-                let (ethernet, error) = *refused;
-                let unchanged = Self {
-                    ethernet,
-                    neighbours,
-                    outgoing,
-                    incoming,
-                    found,
-                    due,
-                    peers,
-                    refreshed,
-                    refresh_at,
-                    training_until,
-                    is_up,
-                    echo_at,
-                    echo,
-                    frame,
-                    recorder,
-                    counters,
-                    log,
-                };
-                return Err(Box::new((unchanged, error)));
-            }
-        };
+        let ethernet = ethernet.park(at_quiet_point).map_err(|refused| refused.1)?;
         let outgoing = outgoing.into_iter().map(|pending| {
             let PendingMad { to, source, mad } = pending;
             PendingMadSnapshot {

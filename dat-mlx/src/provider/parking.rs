@@ -31,9 +31,8 @@ use dat_core::provider::{
     ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
-use driver::{ClaimError, Clock, DmaMemory, Instant, NamedFd, RealClock};
+use driver::{Clock, DmaMemory, Instant, NamedFd, RealClock};
 use hw_mlx::cq::CqSnapshot;
-use hw_mlx::gsi::{Gsi, GsiSnapshot};
 use hw_mlx::qp::QpSnapshot;
 use hw_mlx::srq::SrqSnapshot;
 use hw_mlx::window::{Window, WindowSnapshot};
@@ -45,7 +44,6 @@ use super::resuming::Checked;
 use super::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
 use super::written::Written;
 use super::{MlxProvider, Region, SharedProvider};
-use crate::network::{Network, NetworkSnapshot};
 use crate::queues::{Cq, Qp, Srq};
 
 /// A provider at its quiet point. If it is dropped, the function is stopped.
@@ -64,6 +62,8 @@ pub struct ParkingProvider {
 /// State of the provider besides QP1 and the network.
 #[derive(Debug)]
 struct Facts {
+    /// The function's name, for people.
+    name: String,
     max_regions: u32,
     path_mtu: u8,
     recent_variants: Vec<u8>,
@@ -72,136 +72,28 @@ struct Facts {
     port_unsure: bool,
 }
 
-/// What all instances of the function share.
+/// State that all instances of the function share.
 enum Stage {
     /// Nothing was written out.
     Shared(Arc<SharedProvider>),
-    /// QP1 and the network are about to be written out.
-    Parts(Box<Parts>),
     /// All was written out.
     Written(Box<ProviderTables>),
-}
-
-/// The parts of [`SharedProvider`].
-struct Parts {
-    gsi: Part<Gsi, GsiSnapshot>,
-    network: Option<Part<Network, NetworkSnapshot>>,
-    without_network: Option<String>,
-    seed: Option<u64>,
-    instances_made: u32,
-    registrations: u64,
-}
-
-/// A part of a provider, written out or not.
-enum Part<T, S> {
-    Whole(T),
-    Parked(S),
-}
-
-impl<T, S> Part<T, S> {
-    /// Writes the part out, unless that was done before.
-    ///
-    /// # Errors
-    /// The unchanged part, and the reason.
-    fn park(
-        self,
-        write_out: impl FnOnce(T) -> Result<S, Box<(T, ParkError)>>,
-    ) -> Result<S, Box<(Self, ParkError)>> {
-        match self {
-            Self::Whole(part) => write_out(part).map_err(|refused| {
-                let (part, error) = *refused;
-                Box::new((Self::Whole(part), error))
-            }),
-            Self::Parked(snapshot) => Ok(snapshot),
-        }
-    }
 }
 
 impl Stage {
     /// Writes QP1 and the network out, unless that was done before.
     ///
     /// # Errors
-    /// The rest, and the reason: another thread still drops an instance, or QP1 or the port has failed.
+    /// The unchanged stage, and the reason: another thread still drops an instance.
     fn write_out(
         self,
         facts: &Facts,
         hca: &ParkingHca,
     ) -> Result<Box<ProviderTables>, (Self, ProviderError)> {
-        let parts = match self {
-            Self::Shared(shared) => Parts::of(shared).map_err(|shared| {
-                let why = "another thread is about to drop an instance of the function".to_owned();
-                (Self::Shared(shared), ProviderError::Device(why))
-            })?,
-            Self::Parts(parts) => *parts,
+        let shared = match self {
+            Self::Shared(shared) => shared,
             Self::Written(tables) => return Ok(tables),
         };
-        let Parts {
-            gsi,
-            network,
-            without_network,
-            seed,
-            instances_made,
-            registrations,
-        } = parts;
-        let (gsi, network, refused) = match gsi.park(|gsi| gsi.park(hca)) {
-            Err(refused) => {
-                let (gsi, error) = *refused;
-                (gsi, network, error)
-            }
-            Ok(gsi) => match network.map(|it| it.park(|it| it.park(hca))).transpose() {
-                Err(refused) => {
-                    let (network, error) = *refused;
-                    (Part::Parked(gsi), Some(network), error)
-                }
-                Ok(network) => {
-                    let Facts {
-                        max_regions,
-                        path_mtu,
-                        recent_variants,
-                        events,
-                        down,
-                        port_unsure,
-                    } = facts;
-                    return Ok(Box::new(ProviderTables {
-                        gsi,
-                        network,
-                        without_network,
-                        seed,
-                        instances_made,
-                        recent_variants: recent_variants.clone(),
-                        registrations,
-                        max_regions: *max_regions,
-                        path_mtu: *path_mtu,
-                        events: events.iter().copied().collect(),
-                        down: down.map(|Down { since, trains }| DownSnapshot { since, trains }),
-                        port_unsure: *port_unsure,
-                    }));
-                }
-            },
-        };
-        let parts = Parts {
-            gsi,
-            network,
-            without_network,
-            seed,
-            instances_made,
-            registrations,
-        };
-        Err((Self::Parts(Box::new(parts)), refused.into_dat()))
-    }
-}
-
-impl Parts {
-    /// Takes the state of all instances apart.
-    ///
-    /// # Errors
-    /// The state: another thread has a reference to it.
-    fn of(shared: Arc<SharedProvider>) -> Result<Self, Arc<SharedProvider>> {
-        // Readers of counters have a reference only while they hold this lock.
-        let asked = Arc::clone(&shared.asked);
-        let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = Arc::try_unwrap(shared);
-        drop(alone);
         let SharedProvider {
             gsi,
             // QP1 has it, too.
@@ -217,18 +109,55 @@ impl Parts {
             mads_dropped: _,
             network_counters: _,
             asked: _,
-        } = shared?;
+        } = alone(shared).map_err(|shared| {
+            let name = &facts.name;
+            let why = format!("another thread is about to drop an instance of {name}");
+            (Self::Shared(shared), ProviderError::Device(why))
+        })?;
         let gsi = gsi.into_inner().unwrap_or_else(PoisonError::into_inner);
         let network = network.map(|it| it.into_inner().unwrap_or_else(PoisonError::into_inner));
-        Ok(Self {
-            gsi: Part::Whole(gsi),
-            network: network.map(Part::Whole),
+        // PANIC: `Hca::begin_parking` refuses a function with queues that have failed, and nothing was received since.
+        let gsi = gsi.park(hca).map_err(|refused| refused.1);
+        let gsi = gsi.expect("a QP1 that works");
+        let network = network.map(|network| {
+            // PANIC: as above.
+            network.park(hca).expect("a port that works")
+        });
+        let Facts {
+            name: _,
+            max_regions,
+            path_mtu,
+            recent_variants,
+            events,
+            down,
+            port_unsure,
+        } = facts;
+        Ok(Box::new(ProviderTables {
+            gsi,
+            network,
             without_network,
             seed,
             instances_made: made.into_inner(),
+            recent_variants: recent_variants.clone(),
             registrations: registered.made(),
-        })
+            max_regions: *max_regions,
+            path_mtu: *path_mtu,
+            events: events.iter().copied().collect(),
+            down: down.map(|Down { since, trains }| DownSnapshot { since, trains }),
+            port_unsure: *port_unsure,
+        }))
     }
+}
+
+/// Takes the state of all instances from the last one.
+///
+/// # Errors
+/// The state: another thread has a reference to it.
+fn alone(shared: Arc<SharedProvider>) -> Result<SharedProvider, Arc<SharedProvider>> {
+    // Readers of counters have a reference only while they hold this lock.
+    let asked = Arc::clone(&shared.asked);
+    let _nobody_asks = asked.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::try_unwrap(shared)
 }
 
 impl ParkingProvider {
@@ -241,8 +170,9 @@ impl ParkingProvider {
         mut self,
     ) -> Result<(ParkingHca, Box<ProviderTables>, Self), (Self, ProviderError)> {
         let Some(hca) = self.hca.take() else {
-            let why = "the device was stopped, because the parking could not be cancelled";
-            return Err((self, ProviderError::Dead(why.to_owned())));
+            let name = &self.facts.name;
+            let why = format!("{name} was stopped, because the parking could not be cancelled");
+            return Err((self, ProviderError::Dead(why)));
         };
         // PANIC: each function that takes it puts it back, or consumes `self`.
         let stage = self.stage.take().expect("a stage");
@@ -289,20 +219,11 @@ impl ParkProvider for MlxProvider {
             )));
         }
         if self.resuming.is_some() {
-            // Memory of the arena may have no owner yet, and a claim would succeed.
+            // Memory of the arena may have no owner yet.
             return Err(ParkError::Unfinished.into_dat());
         }
-        // A claim of memory that has an owner is refused, and the reason says whether it is the arena's.
-        let arena = self.hca.arena();
-        match arena.claim(memory.iova(), memory.len()) {
-            Err(
-                ClaimError::NotInUse { .. }
-                | ClaimError::Length { .. }
-                | ClaimError::Claimed { .. },
-            ) => return Ok(()),
-            Err(ClaimError::Outside { .. }) => {}
-            // The region uses the memory.
-            Ok(claimed) => arena.downgrade().keep(claimed),
+        if self.hca.arena().has(memory.iova(), memory.len()) {
+            return Ok(());
         }
         Err(ProviderError::Foreign(format!(
             "the memory at {:#x} is not of the arena of {ours}, with which it is handed over: use memory of that arena instead",
@@ -340,13 +261,14 @@ impl ParkProvider for MlxProvider {
             log_mads_dropped,
             resuming,
         } = self;
-        let begun = hca.now();
+        let (name, begun) = (hca.name().to_owned(), hca.now());
         match hca.begin_parking() {
             Ok(hca) => Ok(ParkingProvider {
                 hca: Some(hca),
                 begun,
                 stage: Some(Stage::Shared(common)),
                 facts: Facts {
+                    name,
                     max_regions: limits.max_regions,
                     path_mtu: limits.mtu,
                     recent_variants: variants.recent(),
@@ -581,7 +503,6 @@ impl core::fmt::Debug for Stage {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Shared(_) => "Shared",
-            Self::Parts(_) => "Parts",
             Self::Written(_) => "Written",
         })
     }

@@ -97,9 +97,12 @@ impl Written {
 pub(super) fn own_domains(provider: &ProviderTables) -> Vec<u32> {
     let port = provider.network.iter().flat_map(|network| {
         let objects = network.ethernet.objects.iter();
-        objects.filter_map(|object| match object {
-            Object::Pd(pd) => Some(*pd),
-            _ => None,
+        objects.filter_map(|object| {
+            if let Object::Pd(pd) = object {
+                Some(*pd)
+            } else {
+                None
+            }
         })
     });
     core::iter::once(provider.gsi.pd).chain(port).collect()
