@@ -31,8 +31,7 @@ use rdma_types::Access;
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{CmdHcaCap, CreateMkeyIn, DestroyMkeyIn, Mkc};
-pub(crate) use parking::query;
-pub use parking::{confirm, resume};
+pub use parking::{confirm, query, resume};
 
 /// Maximum bytes of a key's translation table. It bounds the mailboxes of one command. A region of 2^38 bytes needs 2
 /// KiB of table with pages of 1 GiB.

@@ -159,14 +159,14 @@ impl<'a> CheckedNetwork<'a> {
             outgoing,
             incoming,
             found,
-            // Any pair of addresses begins a round.
+            // The marking of peers can go on behind any pair of addresses.
             refreshed: _,
             refresh_at,
             training_until,
             echo_at,
             echo,
         } = snapshot;
-        let refused = |what: String| Err(contradiction(what));
+        let refused = |what: String| Err(ResumeError::snapshot(TABLE, what));
         let time = since_start(now);
         let is_possible = outgoing.len().max(incoming.len()).max(found.len()) <= WAITING
             && *refresh_at <= time + REFRESH
@@ -201,7 +201,7 @@ impl<'a> CheckedNetwork<'a> {
         check_addresses(neighbours, tables)?;
         let config = Config::new(tables.port.mac, seed);
         let neighbours = Neighbours::resume(neighbours, config, time)
-            .map_err(|error| contradiction(error.to_string()))?;
+            .map_err(|error| ResumeError::snapshot(TABLE, error.to_string()))?;
         let ours: BTreeSet<_> = snapshot.ethernet.groups.iter().copied().collect();
         let mut groups = neighbours.groups().chain([BROADCAST]);
         if let Some(missing) = groups.find(|group| !ours.contains(group)) {
@@ -255,11 +255,6 @@ impl<'a> CheckedNetwork<'a> {
     }
 }
 
-/// Returns the error for numbers that contradict each other.
-fn contradiction(what: String) -> ResumeError {
-    ResumeError::Snapshot { table: TABLE, what }
-}
-
 /// Returns whether the numbers of a datagram fit in their fields, and its addresses are of one family.
 fn is_sound(pending: &PendingMadSnapshot) -> bool {
     let path = &pending.to.path;
@@ -274,14 +269,14 @@ fn check_addresses(neighbours: &NeighboursSnapshot, tables: &HcaTables) -> Resul
     for one in &neighbours.addresses {
         if !ours.contains(&one.address) {
             let what = format!("the function does not have address {}", one.address);
-            return Err(contradiction(what));
+            return Err(ResumeError::snapshot(TABLE, what));
         }
     }
     for at in &neighbours.statics {
         let mut configured = tables.neighbours.iter();
         if !configured.any(|(address, mac)| (address.to_canonical(), *mac) == *at) {
             let what = format!("neighbour {} was not configured", at.0);
-            return Err(contradiction(what));
+            return Err(ResumeError::snapshot(TABLE, what));
         }
     }
     Ok(())

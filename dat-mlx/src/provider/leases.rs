@@ -16,7 +16,7 @@ pub(super) struct Lease {
 pub(super) struct Leases(Vec<Lease>);
 
 impl Leases {
-    /// Lists the ranges of an arena. The arena's snapshot need not be sound.
+    /// Lists the ranges of an arena, whose snapshot was not checked yet.
     pub(super) fn of(arena: &ArenaSnapshot) -> Self {
         let mut all: Vec<Lease> = arena.chunks.iter().flat_map(leases).collect();
         all.sort_unstable_by_key(|lease| lease.iova);

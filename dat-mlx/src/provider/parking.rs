@@ -50,7 +50,7 @@ use crate::queues::{Cq, Qp, Srq};
 #[must_use = "the function is stopped if this is dropped"]
 #[derive(Debug)]
 pub struct ParkingProvider {
-    /// The function; `None` if a cancellation has failed that late that the function was stopped.
+    /// The function. `None`: a cancellation has failed after it had taken the function, which was stopped then.
     hca: Option<ParkingHca>,
     stage: Option<Stage>,
     facts: Facts,
@@ -174,7 +174,7 @@ impl ParkingProvider {
             let why = format!("{name} was stopped, because the parking could not be cancelled");
             return Err((self, ProviderError::Dead(why)));
         };
-        // PANIC: each function that takes it puts it back, or consumes `self`.
+        // PANIC: only this function takes it, and it puts a stage back.
         let stage = self.stage.take().expect("a stage");
         match stage.write_out(&self.facts, &hca) {
             Ok(tables) => {

@@ -1,10 +1,12 @@
 //! The way from snapshots to a provider and its objects.
 //!
-//! There are three steps. [`Checked`] compares all numbers of a provider's snapshot with each other and with the tables
-//! of the function, and makes what needs no device; it sends no command, so a refusal leaves the device as it was. Then
-//! the function is resumed, and QP1 and the Ethernet port are compared with the device's. From here on, a refusal stops
-//! the device, because its event queues were drained. Objects follow one by one, in any order in which each has what it
-//! names.
+//! There are three steps:
+//!
+//! 1. [`Checked`] compares all numbers of a provider's snapshot with each other and with the tables of the function. It
+//!    sends no command, so a refusal leaves the device as it was.
+//! 2. The function is resumed, and QP1 and the Ethernet port are compared with the device's. Its event queues were
+//!    drained, so a refusal stops the device.
+//! 3. The caller resumes the objects. An object comes after those that it names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dat_core::log_budget::LogBudget;
-use dat_core::provider::{ProviderEvent, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp};
+use dat_core::provider::{
+    ProviderEvent, Qpn, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp,
+};
 use dat_core::types::MemPrivFlags;
 use driver::{DmaBuffer, DmaMemory, Instant, Iova};
 use hw_mlx::cq::CqSnapshot;
@@ -20,7 +24,7 @@ use hw_mlx::gid::address_of;
 use hw_mlx::gsi::Gsi;
 use hw_mlx::mkey::{self, KeyRequest};
 use hw_mlx::qp::QpSnapshot;
-use hw_mlx::qp::control::ring_sizes;
+use hw_mlx::qp::control::{self, ring_sizes};
 use hw_mlx::random::{Random, Variants};
 use hw_mlx::ring::Lent;
 use hw_mlx::srq::{SrqSizes, SrqSnapshot};
@@ -28,7 +32,7 @@ use hw_mlx::uar::Doorbells;
 use hw_mlx::vport::path_mtu_code;
 use hw_mlx::window::{Window, WindowSnapshot};
 use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ResumeError};
-use mlx_prm::{Opcode, QpState, Qpc, QueryMkeyIn, QueryQpIn};
+use mlx_prm::{Opcode, QpState, Qpc};
 
 use super::counts::Registered;
 use super::leases::{Lease, Leases};
@@ -52,11 +56,6 @@ const MAX_REASON: usize = 4096;
 const MAX_COUNT: u64 = 1 << 62;
 /// Mask of numbers of 24 bits.
 const NUMBER_MASK: u32 = 0xff_ffff;
-
-/// Returns the error for numbers of a table that contradict each other or the caller's.
-fn refused(table: &'static str, what: String) -> ResumeError {
-    ResumeError::Snapshot { table, what }
-}
 
 /// State of a resumption that is not finished.
 #[derive(Debug)]
@@ -84,14 +83,14 @@ impl Resuming {
                 "QP1 and the Ethernet port have protection domain {:#x}",
                 gsi[0]
             );
-            return Err(refused(TABLE, what));
+            return Err(ResumeError::snapshot(TABLE, what));
         }
         let domains = count(hca, Opcode::ALLOC_PD);
         let wanted = domains.checked_sub(own(provider));
         let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
         let Some(wanted_pds) = wanted else {
             let what = format!("the device has {domains} protection domains");
-            return Err(refused(TABLE, what));
+            return Err(ResumeError::snapshot(TABLE, what));
         };
         let addresses = hca.gids.entries.iter();
         Ok(Self {
@@ -112,7 +111,7 @@ impl Resuming {
             return Ok(());
         }
         let what = format!("protection domain {pd:#x} was not resumed");
-        Err(refused(table, what))
+        Err(ResumeError::snapshot(table, what))
     }
 
     /// Returns memory of a region, and claims its buffer if no other region has.
@@ -120,7 +119,8 @@ impl Resuming {
         /// Name of the table in errors.
         const TABLE: &str = "a region";
         let RegionSnapshot { iova, bytes, .. } = *region;
-        let outside = || refused(TABLE, format!("{bytes:#x} bytes at IOVA {iova:#x}"));
+        let outside =
+            || ResumeError::snapshot(TABLE, format!("{bytes:#x} bytes at IOVA {iova:#x}"));
         let lease = self.leases.around(iova, bytes).filter(|_| bytes > 0);
         let Lease {
             iova: first,
@@ -161,8 +161,8 @@ pub(super) struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
-    /// Checks the tables of a provider against those of its function. No time in them is later than `now`, except of
-    /// what is due later. Sends no command.
+    /// Checks the tables of a provider against those of its function. Times that have passed must not be later than
+    /// `now`. Sends no command.
     ///
     /// # Errors
     /// [`ResumeError::Snapshot`]: numbers are impossible, or contradict each other. [`ResumeError::Device`]: the system
@@ -199,7 +199,7 @@ impl<'a> Checked<'a> {
                 .is_none_or(|why| network.is_none() && why.len() <= MAX_REASON)
             && down.is_none_or(|down| down.since <= now);
         if !is_possible {
-            return Err(refused(
+            return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
                     "{number} instances made, {} variants, {registrations} of at most {max_regions} regions registered, path MTU code {path_mtu} on a port with MTU {}, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
@@ -210,7 +210,7 @@ impl<'a> Checked<'a> {
             ));
         }
         if let Some(event) = events.iter().find(|event| !is_possible_event(event)) {
-            return Err(refused(TABLE, format!("event {event:?}")));
+            return Err(ResumeError::snapshot(TABLE, format!("event {event:?}")));
         }
         check_link(down.is_none(), hca)?;
         let resuming = Resuming::new(tables, hca)?;
@@ -287,7 +287,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// Returns whether a provider that was parked can have an event.
+/// Returns whether an event can be one that a parked provider has.
 fn is_possible_event(event: &ProviderEvent) -> bool {
     match *event {
         ProviderEvent::CommunicationEstablished { owner }
@@ -317,25 +317,39 @@ fn check_link(is_up: bool, hca: &HcaTables) -> Result<(), ResumeError> {
         "the link is up: {}, and for the instance: {becomes}",
         hca.link_up
     );
-    Err(refused(TABLE, what))
+    Err(ResumeError::snapshot(TABLE, what))
+}
+
+/// Returns the state of a resumption that is not finished.
+fn unfinished(resuming: &mut Option<Box<Resuming>>) -> Result<&mut Resuming, ResumeError> {
+    let resuming = resuming.as_deref_mut();
+    resuming.ok_or_else(|| {
+        ResumeError::snapshot("an object", "it comes after the end of the resumption")
+    })
 }
 
 impl MlxProvider {
     /// Returns the state of the resumption.
     fn resuming(&mut self) -> Result<&mut Resuming, ResumeError> {
-        let resuming = self.resuming.as_deref_mut();
-        resuming.ok_or_else(|| refused("an object", "the resumption is over".to_owned()))
+        unfinished(&mut self.resuming)
     }
 
     /// Makes a protection domain again. The device cannot be asked for it; objects that name it are compared.
     pub(super) fn resume_domain(&mut self, pd: u32) -> Result<u32, ResumeError> {
         let resuming = self.resuming()?;
-        let is_possible = pd <= NUMBER_MASK && !resuming.own_pds.contains(&pd);
-        if is_possible && resuming.pds.insert(pd) {
+        let why = if pd > NUMBER_MASK {
+            "is no number of 24 bits"
+        } else if resuming.own_pds.contains(&pd) {
+            "is that of QP1 or of the Ethernet port"
+        } else if resuming.pds.insert(pd) {
             return Ok(pd);
-        }
-        let what = format!("{pd:#x} is no number, or has an owner already");
-        Err(refused("a protection domain", what))
+        } else {
+            "has an owner already"
+        };
+        Err(ResumeError::snapshot(
+            "a protection domain",
+            format!("{pd:#x} {why}"),
+        ))
     }
 
     /// Makes a region again.
@@ -346,9 +360,7 @@ impl MlxProvider {
         snapshot: &RegionSnapshot,
     ) -> Result<(Registration<Region>, DmaMemory), ResumeError> {
         let Self { hca, resuming, .. } = self;
-        let Some(resuming) = resuming.as_deref_mut() else {
-            return Err(refused("a region", "the resumption is over".to_owned()));
-        };
+        let resuming = unfinished(resuming)?;
         resuming.check_pd("a region", pd)?;
         let memory = resuming.memory(hca, snapshot)?;
         let RegionSnapshot {
@@ -389,19 +401,11 @@ impl MlxProvider {
         const TABLE: &str = "a memory window";
         self.resuming()?.check_pd(TABLE, pd)?;
         let index = snapshot.index;
-        if index > NUMBER_MASK {
-            return Err(refused(TABLE, format!("index {index:#x}")));
-        }
-        let mut input = QueryMkeyIn::new();
-        input.set_mkey_index(index);
-        let answer = self.hca.exec(&input).map_err(MlxError::from)?;
-        let devices = answer.memory_key_mkey_entry().pd();
+        let devices = mkey::query(&mut self.hca, index)?.pd();
         if devices != pd {
-            return Err(ResumeError::Changed {
-                what: format!(
-                    "window {index:#x} is of protection domain {devices:#x}, and not {pd:#x}"
-                ),
-            });
+            return Err(ResumeError::changed(format!(
+                "window {index:#x} is of protection domain {devices:#x}, and not {pd:#x}"
+            )));
         }
         // After 256 binds any of the keys can be the last one that the device has.
         let binds = u8::try_from(outstanding_binds).unwrap_or(u8::MAX);
@@ -416,8 +420,13 @@ impl MlxProvider {
     ) -> Result<Cq, ResumeError> {
         self.resuming()?;
         if self.cqs.len() >= self.limits.max_cqs as usize {
-            let what = format!("there are {} others, one event each", self.cqs.len());
-            return Err(refused("a completion queue", what));
+            let what = format!(
+                "{:#x}: there are {} others, and at most {} in all, one event each",
+                snapshot.cqn,
+                self.cqs.len(),
+                self.limits.max_cqs
+            );
+            return Err(ResumeError::snapshot("a completion queue", what));
         }
         let cq = hw_mlx::cq::Cq::resume(&mut self.hca, &self.doorbells, snapshot)?;
         let known = KnownCq {
@@ -449,7 +458,7 @@ impl MlxProvider {
             ours == snapshot.sizes && sizes.entries <= snapshot.sizes.entries
         });
         if snapshot.pd != pd || !is_its {
-            return Err(refused(
+            return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
                     "protection domain {:#x} and {:?}, and not {pd:#x} with {max_recvs} receives of {max_segments} segments",
@@ -485,8 +494,12 @@ impl MlxProvider {
             [snapshot.cqn_send, snapshot.cqn_receive],
             (snapshot.send.sizes, snapshot.recv.sizes),
         );
-        if ours != its || owner > MAX_OWNER {
-            return Err(refused(
+        if owner > MAX_OWNER {
+            let what = format!("owner {owner:#x}; the largest is {MAX_OWNER:#x}");
+            return Err(ResumeError::snapshot(TABLE, what));
+        }
+        if ours != its {
+            return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
                     "protection domain, owner, completion queues and rings are {its:x?}, and not {ours:x?}"
@@ -518,12 +531,13 @@ impl MlxProvider {
     /// Reads the context of a queue pair from the device.
     fn query_qp(&mut self, qpn: u32) -> Result<Qpc, ResumeError> {
         if qpn > NUMBER_MASK {
-            return Err(refused("a queue pair", format!("number {qpn:#x}")));
+            return Err(ResumeError::snapshot(
+                "a queue pair",
+                format!("number {qpn:#x}"),
+            ));
         }
-        let mut input = QueryQpIn::new();
-        input.set_qpn(qpn);
-        let answer = self.hca.exec(&input).map_err(MlxError::from)?;
-        Ok(answer.qpc().clone())
+        let context = control::query(&mut self.hca, Qpn::new(qpn));
+        Ok(context.map_err(MlxError::from)?)
     }
 
     /// Returns the state of a queue pair in the device.
@@ -548,11 +562,11 @@ impl MlxProvider {
         let (resumed, wanted) = (resuming.pds.len(), resuming.wanted_pds);
         if resumed != wanted {
             let what = format!("{resumed} protection domains of {wanted} were resumed");
-            return Err(refused(TABLE, what));
+            return Err(ResumeError::snapshot(TABLE, what));
         }
         if let Err((made, regions)) = self.common.registered.check() {
             let what = format!("{regions} regions of {made} that were registered");
-            return Err(refused(TABLE, what));
+            return Err(ResumeError::snapshot(TABLE, what));
         }
         let freed = self.hca.finish_resuming()?;
         if !freed.is_empty() {

@@ -72,7 +72,7 @@ impl Written {
             ("protection domains", Opcode::ALLOC_PD, pds + own),
             ("completion queues", Opcode::CREATE_CQ, cqs + own),
             ("shared receive queues", Opcode::CREATE_RMP, *srqs),
-            // The Ethernet port has none.
+            // QP1 is one. The Ethernet port has none.
             ("queue pairs", Opcode::CREATE_QP, qps + 1),
             ("keys", Opcode::CREATE_MKEY, keys + own),
         ];

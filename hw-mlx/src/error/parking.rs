@@ -168,13 +168,15 @@ pub enum ResumeError {
 
 impl ResumeError {
     /// Returns the error for impossible numbers.
-    pub(crate) fn snapshot(table: &'static str, what: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn snapshot(table: &'static str, what: impl Into<String>) -> Self {
         let what = what.into();
         Self::Snapshot { table, what }
     }
 
     /// Returns the error for a device in another state.
-    pub(crate) fn changed(what: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn changed(what: impl Into<String>) -> Self {
         Self::Changed { what: what.into() }
     }
 
