@@ -1,8 +1,8 @@
 //! Snapshots that were changed: each number is compared with others, with the device, or with what the caller knows.
 
-use dat_core::provider::{MadAddress, Path, ProviderEvent, Qpn};
+use dat_core::provider::ProviderEvent;
 use dat_core::{Ia, IaConfig};
-use dat_mlx::{DownSnapshot, NetworkSnapshot, PendingMadSnapshot};
+use dat_mlx::{DownSnapshot, NetworkSnapshot};
 use driver::Instant;
 use hw_mlx::ethernet::Object;
 use mlx_prm::Opcode;
@@ -33,7 +33,7 @@ fn down(since: Instant) -> Option<DownSnapshot> {
 /// Such snapshots are refused before the first command. The descriptors come back, and the right snapshot is resumed.
 #[test]
 fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
-    let changes: [(&str, Change); 30] = [
+    let changes: [(&str, Change); 32] = [
         ("0 instances made", |it| it.tables.instances_made = 0),
         ("instances made", |it| it.tables.instances_made = u32::MAX),
         ("65 variants", |it| it.tables.recent_variants = vec![0; 65]),
@@ -73,6 +73,12 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
         }),
         ("257 datagrams to be sent", |it| {
             network(it).outgoing = vec![pending(); 257];
+        }),
+        ("0 datagrams to be sent, 257 and 0 received", |it| {
+            network(it).incoming = vec![arrived(1); 257];
+        }),
+        ("0 datagrams to be sent, 0 and 257 received", |it| {
+            network(it).found = vec![arrived(1); 257];
         }),
         ("a datagram from", |it| {
             let mut pending = pending();
@@ -147,24 +153,6 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
     world.finish();
 }
 
-fn pending() -> PendingMadSnapshot {
-    PendingMadSnapshot {
-        to: MadAddress {
-            path: Path {
-                source_gid_index: 1,
-                gid: gid_of(address(2)),
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-                priority: 0,
-            },
-            qpn: Qpn::GSI,
-        },
-        source: address(1),
-        mad: [0; 256],
-    }
-}
-
 /// The device is compared after the function was taken over, so it is stopped then.
 #[test]
 fn qp1_and_a_port_that_the_device_does_not_confirm_are_refused() {
@@ -213,11 +201,11 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
     let mut a = Node::with_srq(world.open(1));
     let mut b = Node::new(world.open(2));
     connect(&mut a, &mut b);
-    let Parked {
-        snapshot,
-        descriptors,
-        objects,
-    } = a.park();
+    let other = a.provider.alloc_pd().expect("another PD");
+    let (mut parking, objects) = a.written_out();
+    MlxProvider::park_pd(&mut parking, other);
+    let finished = MlxProvider::finish_parking(parking);
+    let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
     let resumed = MlxProvider::resume(&snapshot, descriptors);
     let mut provider = resumed.map_err(|(_, error)| error).expect("resumed");
     let refused = |error: ProviderError, words: &str| {
@@ -234,9 +222,12 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
     let gsi = snapshot.tables.gsi.pd;
     refused(
         provider.resume_pd(&gsi).expect_err("QP1's"),
-        "has an owner already",
+        "is that of QP1",
     );
     provider.resume_pd(&pd).expect("resumed");
+    provider.resume_pd(&other).expect("resumed");
+    let error = provider.resume_pd(&other).expect_err("twice");
+    refused(error, "has an owner already");
 
     type Wrong = (&'static str, fn(&mut RegionSnapshot));
     let changes: [Wrong; 6] = [
@@ -259,8 +250,11 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
         .expect_err("rights");
     refused(error, "lw, rr, rw and a");
     let things = {
-        let error = provider.resume_window(pd + 1, 0, objects.window.as_ref().expect("a window"));
+        let window = objects.window.as_ref().expect("a window");
+        let error = provider.resume_window(0xff_fffe, 0, window);
         refused(error.expect_err("PD"), "was not resumed");
+        let error = provider.resume_window(other, 0, window);
+        refused(error.expect_err("PD"), "is of protection domain");
         let srq = objects.srq.as_ref().expect("an SRQ");
         for (recvs, segments) in [
             (SRQ_RECVS + 1, SRQ_SEGMENTS),
@@ -270,6 +264,8 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
             let error = provider.resume_srq(pd, recvs, segments, SRQ_OWNER, srq);
             refused(error.expect_err("sizes"), "segments");
         }
+        let error = provider.resume_srq(other, SRQ_RECVS, SRQ_SEGMENTS, SRQ_OWNER, srq);
+        refused(error.expect_err("PD"), "protection domain");
         let cq = provider.create_cq(63, 0).expect("another CQ");
         let ours = QueuesOf {
             request_cq: &cq,
@@ -278,6 +274,18 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
         };
         let error = provider.resume_qp(pd, ours, sizes(true), QP_OWNER, &objects.qp);
         refused(error.expect_err("another CQ"), "completion queues");
+        let mut wrong = objects.qp.clone();
+        (wrong.cqn_send, wrong.cqn_receive) = (cq.0.cqn(), cq.0.cqn());
+        let ours = || QueuesOf {
+            request_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+        };
+        let error = provider.resume_qp(pd, ours(), sizes(true), QP_OWNER + 1, &wrong);
+        refused(error.expect_err("another owner"), "owner");
+        wrong.owner = 0xff_ffff;
+        let error = provider.resume_qp(pd, ours(), sizes(true), 0xff_ffff, &wrong);
+        refused(error.expect_err("no owner"), "the largest is 0xfffffe");
         let mut cq = cq;
         provider.destroy_cq(&mut cq).expect("destroyed");
         drop(cq);
@@ -285,6 +293,7 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
     };
     provider.finish_resuming().expect("all is there");
     // A refusal keeps nothing, so the provider is parked again.
+    provider.free_pd(other).expect("freed");
     a = Node { provider, things }.park().resume();
     a.receive(0);
     b.send(0);

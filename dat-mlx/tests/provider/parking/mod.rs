@@ -17,20 +17,22 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use dat_core::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, ParkProvider, Provider,
-    ProviderError, Psn, QueuePair, QueueSizes, QueuesOf, ReadyToReceive, ReadyToSend, RequestFlags,
-    RequestOp, SharedReceiveQueue,
+    Completion, CompletionEntry, CompletionQueue, DataSegment, MadAddress, ParkProvider, Path,
+    Provider, ProviderError, Psn, Qpn, QueuePair, QueueSizes, QueuesOf, ReadyToReceive,
+    ReadyToSend, RequestFlags, RequestOp, SharedReceiveQueue,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
 use dat_mlx::provider::Region;
 use dat_mlx::queues::{Cq, Qp, Srq};
 use dat_mlx::{
-    MlxProvider, ParkingProvider, Participation, ProviderConfig, ProviderSnapshot, RegionSnapshot,
+    MlxProvider, ParkingProvider, Participation, PendingMadSnapshot, ProviderConfig,
+    ProviderSnapshot, RegionSnapshot,
 };
 use driver::{Clock, Device, DmaMemory, Function, NamedFd, RealClock, VfioUserServer};
 use hw_mlx::HcaConfig;
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::gid::gid_of;
+use hw_mlx::gsi::{ReceivedMad, Route};
 use hw_mlx::qp::QpSnapshot;
 use hw_mlx::srq::SrqSnapshot;
 use hw_mlx::window::{Window, WindowSnapshot};
@@ -523,6 +525,38 @@ impl Objects {
             regions,
             key: key.expect("a region"),
         })
+    }
+}
+
+/// Returns a datagram that waits for the MAC of the other function.
+fn pending() -> PendingMadSnapshot {
+    PendingMadSnapshot {
+        to: MadAddress {
+            path: Path {
+                source_gid_index: 1,
+                gid: gid_of(address(2)),
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+                priority: 0,
+            },
+            qpn: Qpn::GSI,
+        },
+        source: address(1),
+        mad: [0; 256],
+    }
+}
+
+/// Returns a datagram that was received from the other function.
+fn arrived(byte: u8) -> ReceivedMad {
+    ReceivedMad {
+        route: Route {
+            source: gid_of(address(2)),
+            destination: gid_of(address(1)),
+            traffic_class: 0,
+        },
+        qpn: Qpn::GSI,
+        mad: [byte; 256],
     }
 }
 

@@ -1,7 +1,7 @@
 //! QP1, neighbours, addresses and the port.
 
-use dat_core::NetworkEvent;
-use dat_core::provider::{MadAddress, ProviderEvent, Qpn};
+use dat_core::provider::ProviderEvent;
+use dat_core::{Echo, NetworkEvent};
 use hw_sim::Fault;
 
 use super::*;
@@ -281,30 +281,122 @@ fn an_instance_is_parked_whose_port_changed_for_one_that_has_ended() {
     world.finish();
 }
 
-/// The neighbour of a queue pair is probed, because the queue pair's packets are not seen.
+/// The link is down at the opening, so that nothing changes between two parkings. Each field has its own value.
 #[test]
-fn the_peer_of_a_queue_pair_is_marked_as_in_use_again() {
+fn all_that_the_network_knows_is_in_the_next_snapshot() {
+    let world = World::new();
+    world.sim.inject(&world.functions[0], &Fault::LinkDown);
+    let a = world.open_in_network(1, false);
+    assert!(!a.port_is_up());
+    let parked = |a: MlxProvider| {
+        let begun = a.begin_parking();
+        let parking = begun.map_err(|(_, error)| error).expect("quiet");
+        let finished = MlxProvider::finish_parking(parking);
+        finished.map_err(|(_, error)| error).expect("parked")
+    };
+    let (mut first, descriptors) = parked(a);
+    assert!(first.tables.down.expect("it is down").trains);
+    let network = first.tables.network.as_mut().expect("a network");
+    assert!(!network.neighbours.up);
+    assert!(network.training_until.is_some());
+    network.outgoing = vec![pending()];
+    network.incoming = vec![arrived(1), arrived(2)];
+    network.found = vec![arrived(3)];
+    network.refreshed = Some((address(1), address(2)));
+    network.refresh_at += Duration::from_secs(1);
+    network.echo_at -= Duration::from_nanos(1);
+    network.echo = Some(Echo {
+        address: address(2),
+        sequence: 5,
+        bytes: 6,
+        took: Duration::from_nanos(7),
+    });
+    let resumed = MlxProvider::resume(&first, descriptors);
+    let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
+    a.finish_resuming().expect("all is there");
+    let (mut second, descriptors) = parked(a);
+    // These are of the process, or of the moment.
+    let before = first.tables.network.as_ref().expect("a network");
+    let network = second.tables.network.as_mut().expect("a network");
+    network.neighbours.parked = before.neighbours.parked;
+    network.neighbours.counters = before.neighbours.counters;
+    network.neighbours.random_words = before.neighbours.random_words;
+    assert_eq!(network, before);
+    second.tables.instances_made -= 1;
+    assert_eq!(second.tables, first.tables);
+    drop((descriptors, world.open(2)));
+    world.finish();
+}
+
+/// The neighbours of queue pairs are marked as in use, because the queue pairs' packets are not seen. The snapshot has
+/// the pair of addresses that was marked last.
+#[test]
+fn the_peer_of_a_queue_pair_is_marked_as_in_use_as_long_as_the_queue_pair_exists() {
     let world = World::new();
     let mut a = Node::new(world.open_in_network(1, true));
     let mut b = Node::new(world.open(2));
-    // Our addresses are announced, and then there is no timer.
-    let deadline = a.provider.now() + PATIENCE;
-    while let Some(due) = a.provider.next_timeout() {
-        assert!(a.provider.now() < deadline, "a timer at {due}");
-        a.provider.wait(due).expect("alive");
-        a.provider.progress();
-    }
     connect(&mut a, &mut b);
-    let due = a.provider.next_timeout().expect("the next marking");
-    let mut a = a.park().resume();
-    assert_eq!(a.provider.next_timeout(), Some(due));
-    a.receive(0);
-    b.send(0);
-    assert_eq!(cookies(&a.wait_for(1)), [1000]);
-    let Node { provider, things } = &mut a;
+    let due = a.provider.next_timeout();
+    let parked = a.park();
+    let refresh_at = parked
+        .snapshot
+        .tables
+        .network
+        .as_ref()
+        .expect("a network")
+        .refresh_at;
+    assert!(due.is_some_and(|due| u128::from(due) <= refresh_at.as_nanos()));
+    let mut parked = marked_at_once(parked);
+    for round in 0..2 {
+        let mut a = parked.resume();
+        a.provider.progress();
+        a.receive(0);
+        b.send(0);
+        assert_eq!(cookies(&a.wait_for(1)), [1000], "round {round}");
+        assert_eq!(cookies(&b.wait_for(1)), [0], "round {round}");
+        parked = a.park();
+        let network = parked.snapshot.tables.network.as_ref().expect("a network");
+        assert_eq!(network.refreshed, Some((address(1), address(2))));
+        parked = marked_at_once(parked);
+    }
+    let Node {
+        mut provider,
+        mut things,
+    } = parked.resume();
     provider
         .destroy_qp(&mut things.qp, &mut things.cq, None)
         .expect("destroyed");
-    drop((a, b));
+    provider.progress();
+    let Things {
+        pd,
+        cq,
+        qp,
+        window,
+        memory,
+        regions,
+        ..
+    } = things;
+    drop(qp);
+    let begun = provider.begin_parking();
+    let mut parking = begun.map_err(|(_, error)| error).expect("quiet");
+    MlxProvider::park_window(&mut parking, window.expect("a window"));
+    for region in regions {
+        MlxProvider::park_region(&mut parking, region, memory.clone());
+    }
+    drop(memory);
+    MlxProvider::park_cq(&mut parking, cq);
+    MlxProvider::park_pd(&mut parking, pd);
+    let finished = MlxProvider::finish_parking(parking);
+    let (snapshot, _) = finished.map_err(|(_, error)| error).expect("parked");
+    let network = snapshot.tables.network.as_ref().expect("a network");
+    assert_eq!(network.refreshed, None);
+    drop(b);
     world.finish();
+}
+
+/// Changes a snapshot: no peer was marked, and the marking is due.
+fn marked_at_once(mut parked: Parked) -> Parked {
+    let network = parked.snapshot.tables.network.as_mut().expect("a network");
+    (network.refreshed, network.refresh_at) = (None, Duration::ZERO);
+    parked
 }

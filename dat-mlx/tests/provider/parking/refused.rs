@@ -196,6 +196,93 @@ fn a_parking_without_all_objects_is_not_finished() {
     world.finish();
 }
 
+/// QP1 is compared after the function was taken over, so a refusal stops the device. The parking says so from then on.
+#[test]
+fn a_cancellation_that_stops_the_device_leaves_a_dead_parking() {
+    let world = World::new();
+    let (parking, _objects) = Node::new(world.open(1)).written_out();
+    let before = world.resets()[0];
+    let refused = Fault::CommandFailure {
+        opcode: Some(Opcode::QUERY_QP.0),
+        status: CmdStatus::BAD_RES_STATE.0,
+        syndrome: 0,
+        count: 2,
+    };
+    world.sim.inject(&world.functions[0], &refused);
+    let (parking, error) = MlxProvider::cancel_parking(parking).expect_err("refused");
+    assert!(error.to_string().contains("QUERY_QP"), "{error}");
+    assert!(world.resets()[0] > before);
+    let (parking, error) = MlxProvider::cancel_parking(parking).expect_err("stopped");
+    assert!(matches!(error, ProviderError::Dead(_)), "{error}");
+    let (parking, error) = MlxProvider::finish_parking(parking).expect_err("stopped");
+    assert!(matches!(error, ProviderError::Dead(_)), "{error}");
+    drop((parking, world.open(2)));
+    world.finish();
+}
+
+#[test]
+fn a_parking_that_is_dropped_stops_the_device() {
+    let world = World::new();
+    let (parking, _objects) = Node::new(world.open(1)).written_out();
+    let before = world.resets()[0];
+    drop(parking);
+    assert!(world.resets()[0] > before);
+    drop(world.open(2));
+    world.finish();
+}
+
+#[test]
+fn no_object_is_resumed_after_the_end_of_the_resumption() {
+    let world = World::new();
+    let parked = Node::with_srq(world.open(1)).park();
+    let objects = parked.objects.clone();
+    let Node {
+        mut provider,
+        things,
+    } = parked.resume();
+    let pd = things.pd;
+    let queues = QueuesOf {
+        request_cq: &things.cq,
+        recv_cq: &things.cq,
+        srq: things.srq.as_ref(),
+    };
+    let window = objects.window.as_ref().expect("a window");
+    let srq = objects.srq.as_ref().expect("an SRQ");
+    for (kind, refused) in [
+        ("PD", provider.resume_pd(&pd).map(drop)),
+        (
+            "region",
+            provider
+                .resume_region(pd, ALL, &objects.regions[0])
+                .map(drop),
+        ),
+        ("window", provider.resume_window(pd, 0, window).map(drop)),
+        ("CQ", provider.resume_cq(CQ_OWNER, &objects.cq).map(drop)),
+        (
+            "SRQ",
+            provider
+                .resume_srq(pd, SRQ_RECVS, SRQ_SEGMENTS, SRQ_OWNER, srq)
+                .map(drop),
+        ),
+        (
+            "QP",
+            provider
+                .resume_qp(pd, queues, sizes(true), QP_OWNER, &objects.qp)
+                .map(drop),
+        ),
+    ] {
+        let error = refused.expect_err(kind).to_string();
+        assert!(
+            error.contains("after the end of the resumption"),
+            "{kind}: {error}"
+        );
+    }
+    // All goes on.
+    let node = Node { provider, things }.park().resume();
+    drop((node, world.open(2)));
+    world.finish();
+}
+
 /// A domain is a number, so the caller can write it out twice, or write out one that is not its own. Such a number does
 /// not stand for a domain that is missing.
 #[test]
