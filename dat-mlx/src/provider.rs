@@ -52,13 +52,13 @@ use hw_mlx::random::{Random, Variants};
 use hw_mlx::ring::Lent;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::window::{self, Window};
-use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, ParkError, datagrams};
+use hw_mlx::{AsyncEvent, CloseError, CloseReport, CmdError, Hca, MlxError, datagrams};
 use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn, Rmpn};
 use neighbour::Need;
 
 use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
-use self::errors::{DriverError, ForDat};
+use self::errors::ForDat;
 pub use self::joining::NetworkState;
 use self::limits::limits;
 pub use self::opened::OpenedProvider;
@@ -392,14 +392,6 @@ impl MlxProvider {
         self.hca.known(own).map_or(0, |entry| entry.index)
     }
 
-    /// Refuses a call that sends or changes something while a resumption is not finished.
-    fn check_resumed(&self) -> Result<(), ProviderError> {
-        match self.resuming {
-            None => Ok(()),
-            Some(_) => Err(ParkError::Unfinished.into_dat()),
-        }
-    }
-
     fn check_owner(owner: u32) -> Result<(), ProviderError> {
         Self::check("owner number", owner, MAX_OWNER)
     }
@@ -496,20 +488,7 @@ impl Provider for MlxProvider {
     }
 
     fn next_timeout(&self) -> Option<Nanos> {
-        if self.resuming.is_some() {
-            // Until then, `progress` would do nothing about a timer.
-            return None;
-        }
-        let network = self.common.network();
-        let due = network.as_ref().and_then(|network| network.due());
-        let due = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
-        let port = network.and_then(|network| network.repair_due());
-        // Nothing is repaired on a dead device.
-        let repairs =
-            [port, self.common.gsi().repair_due()].map(|at| at.filter(|_| !self.hca.is_dead()));
-        let [port, gsi] = repairs.map(|at| at.map(|at| at.0));
-        let retired = self.hca.retired_at().map(|at| at.0);
-        [due, port, gsi, retired].into_iter().flatten().min()
+        self.next_due()
     }
 
     fn next_event(&mut self) -> Option<ProviderEvent> {

@@ -54,8 +54,8 @@ const DATAGRAM_CALLS: u32 = 1_024;
 pub struct NotParked<P: Provider> {
     /// The instance, which can be used as before. If the provider refused its last step, the recorder and the
     /// measurements of the instance have begun anew, and wakers, the descriptor and handles of the provider that the
-    /// program had are of no use any more: the program asks the instance for new ones. `None` if the provider could then
-    /// not go on; it was dropped, which stops the device.
+    /// program had are of no use any more: the program asks the instance for new ones. `None` if the provider could
+    /// then not go on; it was dropped, which stops the device.
     pub ia: Option<Ia<P>>,
     /// The reason.
     pub error: ParkError,
@@ -63,8 +63,9 @@ pub struct NotParked<P: Provider> {
 
 /// An instance that was not resumed.
 pub struct NotResumed<P: ParkProvider> {
-    /// The descriptors, if the device goes on and can be resumed. `None` if the device is stopped: it has confirmed only
-    /// a part of the provider's snapshot, or the provider was dropped because the snapshot of the instance was refused.
+    /// The descriptors, if the device goes on and can be resumed. `None` if the device is stopped: it has confirmed
+    /// only a part of the provider's snapshot, or the provider was dropped because the snapshot of the instance was
+    /// refused.
     pub handover: Option<P::Handover>,
     /// The reason.
     pub error: ResumeError,

@@ -21,9 +21,9 @@
 //! If the parking is cancelled, `cancel_parking` takes the place of `resume`, in the same process.
 //!
 //! The process that resumes has claimed the handover before it calls [`ParkProvider::resume`], which may read and arm
-//! the event queues of the device: no other process can go on with the device then. Objects are resumed without a change
-//! in the device, and no queue reports events before [`ParkProvider::finish_resuming`]. Until then the provider sends
-//! and receives nothing.
+//! the event queues of the device: no other process can go on with the device then. Objects are resumed without a
+//! change in the device, and no queue reports events before [`ParkProvider::finish_resuming`]. Until then the provider
+//! sends and receives nothing.
 //!
 //! A provider believes nothing in its snapshots: it compares them with the device and with the arguments of the call,
 //! and refuses what it cannot confirm. It does not panic.
@@ -66,8 +66,8 @@ pub trait ParkProvider: Provider {
     /// Brings the device to its quiet point.
     ///
     /// # Errors
-    /// The provider, which goes on, and the reason: the device is dead or does not become quiet, another instance exists, or
-    /// it has objects that cannot be parked.
+    /// The provider, which goes on, and the reason: the device is dead or does not become quiet, another instance
+    /// exists, or it has objects that cannot be parked.
     fn begin_parking(self) -> Result<Self::Parking, (Self, ProviderError)>;
     /// Writes a protection domain out.
     fn park_pd(parking: &mut Self::Parking, pd: Self::Pd) -> Self::PdSnapshot;
@@ -94,8 +94,8 @@ pub trait ParkProvider: Provider {
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
     /// Goes on with the provider in this process. All objects were written out before. The caller then resumes them, as
-    /// after [`ParkProvider::resume`]. It is another provider on the same device: wakers and descriptors of the one that
-    /// was parked wake nobody any more, and its handles count as those of a device that is closed.
+    /// after [`ParkProvider::resume`]. It is another provider on the same device: wakers and descriptors of the one
+    /// that was parked wake nobody any more, and its handles count as those of a device that is closed.
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason. If the device was stopped, both are
@@ -137,8 +137,8 @@ pub trait ParkProvider: Provider {
         outstanding_binds: u32,
         snapshot: &Self::WindowSnapshot,
     ) -> Result<Self::Window, ProviderError>;
-    /// Makes a completion queue again, whose events report `owner`. The queue is not watched: a caller that wants reports
-    /// of the events that came meanwhile calls [`Provider::watch_cq`] before [`ParkProvider::finish_resuming`].
+    /// Makes a completion queue again, whose events report `owner`. The queue is not watched: a caller that wants
+    /// reports of the events that came meanwhile calls [`Provider::watch_cq`] before [`ParkProvider::finish_resuming`].
     ///
     /// # Errors
     /// The snapshot is not that of such a queue of this device, or its memory is not there.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use dat_core::NetworkEvent;
 use dat_core::address::Address;
-use dat_core::provider::{MadAddress, PORT_DOWN, Path, Provider, ProviderError, ProviderEvent};
+use dat_core::provider::{
+    MadAddress, Nanos, PORT_DOWN, Path, Provider, ProviderError, ProviderEvent,
+};
 use driver::Instant;
 use hw_mlx::gid::{address_of, gid_of};
 use hw_mlx::gsi::ReceivedMad;
@@ -113,6 +115,24 @@ impl MlxProvider {
         let nobody = outcome.nobody.into_iter();
         self.events
             .extend(nobody.map(|gid| ProviderEvent::Unreachable { gid }));
+    }
+
+    /// Returns the time at which the next timer of the network, a repair, or the end of a removed address is due.
+    pub(super) fn next_due(&self) -> Option<Nanos> {
+        if self.resuming.is_some() {
+            // Until then, `progress` would do nothing about a timer.
+            return None;
+        }
+        let network = self.common.network();
+        let due = network.as_ref().and_then(|network| network.due());
+        let due = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
+        let port = network.and_then(|network| network.repair_due());
+        // Nothing is repaired on a dead device.
+        let repairs =
+            [port, self.common.gsi().repair_due()].map(|at| at.filter(|_| !self.hca.is_dead()));
+        let [port, gsi] = repairs.map(|at| at.map(|at| at.0));
+        let retired = self.hca.retired_at().map(|at| at.0);
+        [due, port, gsi, retired].into_iter().flatten().min()
     }
 
     /// Clears addresses that were removed and are no longer in use.

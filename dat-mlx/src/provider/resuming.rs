@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use dat_core::log_budget::LogBudget;
 use dat_core::provider::{
-    ProviderEvent, Qpn, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp,
+    ProviderError, ProviderEvent, Qpn, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
 use driver::{DmaBuffer, DmaMemory, Instant, Iova};
@@ -31,10 +31,11 @@ use hw_mlx::srq::{SrqSizes, SrqSnapshot};
 use hw_mlx::uar::Doorbells;
 use hw_mlx::vport::path_mtu_code;
 use hw_mlx::window::{Window, WindowSnapshot};
-use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ResumeError};
+use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ParkError, ResumeError};
 use mlx_prm::{Opcode, QpState, Qpc};
 
 use super::counts::Registered;
+use super::errors::DriverError;
 use super::leases::{Lease, Leases};
 use super::limits::{keys, limits};
 use super::reach::Down;
@@ -329,6 +330,14 @@ fn unfinished(resuming: &mut Option<Box<Resuming>>) -> Result<&mut Resuming, Res
 }
 
 impl MlxProvider {
+    /// Refuses a call that sends or changes something while a resumption is not finished.
+    pub(super) fn check_resumed(&self) -> Result<(), ProviderError> {
+        match self.resuming {
+            None => Ok(()),
+            Some(_) => Err(ParkError::Unfinished.into_dat()),
+        }
+    }
+
     /// Returns the state of the resumption.
     fn resuming(&mut self) -> Result<&mut Resuming, ResumeError> {
         unfinished(&mut self.resuming)

@@ -1,9 +1,9 @@
 //! Snapshots: the plain data of a provider and of its objects that another process needs.
 //!
 //! What follows from other data is not in them. The limits are the device's, except the number of regions and the path
-//! MTU. These were measured when the function was opened, and other functions change them. The counters of the network and of dropped datagrams are those of the
-//! neighbours and of QP1. The tables from numbers to owners follow from the objects, and their owners are arguments of
-//! the caller.
+//! MTU. These were measured when the function was opened, and other functions change them. The counters of the network
+//! and of dropped datagrams are those of the neighbours and of QP1. The tables from numbers to owners follow from the
+//! objects, and their owners are arguments of the caller.
 
 use driver::Instant;
 use hw_mlx::HcaSnapshot;

@@ -41,8 +41,8 @@ impl Written {
     /// Compares the objects with those that the device has.
     ///
     /// # Errors
-    /// Objects were not written out: the text has their kinds and numbers. Or a protection domain was written out twice,
-    /// or is one of the provider's own.
+    /// Objects were not written out: the text has their kinds and numbers. Or a protection domain was written out
+    /// twice, or is one of the provider's own.
     pub(super) fn check(
         &self,
         hca: &HcaTables,

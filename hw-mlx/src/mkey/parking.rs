@@ -67,8 +67,8 @@ pub fn confirm(hca: &mut Hca, index: u32, request: &KeyRequest) -> Result<(), Re
 /// Reads a key's context from the device.
 ///
 /// # Errors
-/// [`ResumeError::Snapshot`]: the index is no number of 24 bits. [`ResumeError::Device`]: the device refused, or does not
-/// answer.
+/// [`ResumeError::Snapshot`]: the index is no number of 24 bits. [`ResumeError::Device`]: the device refused, or does
+/// not answer.
 pub fn query(hca: &mut Hca, index: u32) -> Result<Mkc, ResumeError> {
     if index > 0xff_ffff {
         return Err(ResumeError::snapshot("a key", format!("index {index:#x}")));
