@@ -16,6 +16,7 @@ mod liar;
 mod live;
 mod neighbours;
 mod nvmeof;
+mod snapshots;
 mod wqes;
 
 #[path = "../../../hw-sim/tests/nic/bench/mod.rs"]

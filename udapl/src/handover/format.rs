@@ -172,8 +172,8 @@ where
     let mut header = Header {
         magic: MAGIC,
         version: VERSION.into(),
-        // CAST: five layers.
-        layers: (layers.len() as u32).into(),
+        // PANIC: five layers.
+        layers: u32::try_from(layers.len()).expect("a small number").into(),
         // CAST: usize has at most 64 bits on every target Rust has.
         content_bytes: (contents.len() as u64).into(),
         checksum: 0.into(),

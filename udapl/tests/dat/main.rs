@@ -64,6 +64,7 @@ mod scale;
 mod send;
 mod service_points;
 mod slots;
+mod snapshot_form;
 mod srq;
 mod srq_calls;
 mod srq_connections;

@@ -28,6 +28,8 @@ use crate::support::NONE;
 /// Environment variables of the processes of the chain: the folder, and the number of the process in the chain.
 const FOLDER: &str = "UDAPL_TEST_RESTARTED";
 const NUMBER: &str = "UDAPL_TEST_RESTARTED_NUMBER";
+/// Environment variable with the path of a file for a snapshot. `udapl/tests/dat/snapshots/` has one of each form.
+const BLESS: &str = "SNAPSHOT_BLESS";
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0078);
 /// Time limit of each wait, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -195,7 +197,8 @@ fn start(folder: &Path, number: u32) -> Command {
         "--nocapture",
     ])
     .env(FOLDER, folder)
-    .env(NUMBER, number.to_string());
+    .env(NUMBER, number.to_string())
+    .stdout(Stdio::null());
     next
 }
 
@@ -211,6 +214,9 @@ fn hand_over(end: End, folder: &Path, number: u32) -> ExitStatus {
         snapshot,
         descriptors,
     } = end.park();
+    if let Some(path) = std::env::var_os(BLESS) {
+        std::fs::write(path, &snapshot).expect("a file");
+    }
     let sent = receiver.send(&snapshot, descriptors, deadline());
     assert!(sent.expect("given").unacknowledged.is_none());
     // This process ends only after the rest of the chain, which the test waits for by this one.

@@ -1,0 +1,40 @@
+//! Changed snapshots against `udapl::handover`: each is refused, and none makes the library panic.
+//!
+//! The checksum is that of the changed bytes, so the changes reach what reads the contents. There are no descriptors:
+//! a snapshot that can be read is refused for them. What the layers make of numbers that they do not believe is tested
+//! with their own snapshots (`dat-core`, `dat-mlx`, `hw-mlx`, `neighbour`, `driver`).
+
+use bolero::check;
+use udapl::handover::{Parked, resume};
+
+const SNAPSHOT: &[u8] = include_bytes!("../../../udapl/tests/dat/snapshots/form-1.bin");
+/// Place of the checksum in the header.
+const CHECKSUM: core::ops::Range<usize> = 24..28;
+
+#[test]
+fn changed_snapshots() {
+    check!()
+        .with_type::<(Vec<(u16, u8)>, u16)>()
+        .for_each(|(changes, cut)| {
+            let mut snapshot = SNAPSHOT.to_vec();
+            for (at, byte) in changes {
+                let at = usize::from(*at) % snapshot.len();
+                snapshot[at] = *byte;
+            }
+            // One in four is shorter, too.
+            if cut % 4 == 0 {
+                snapshot.truncate(snapshot.len() - usize::from(*cut) % snapshot.len());
+            }
+            if snapshot.len() >= CHECKSUM.end {
+                snapshot[CHECKSUM].fill(0);
+                let checksum = crc32fast::hash(&snapshot).to_le_bytes();
+                snapshot[CHECKSUM].copy_from_slice(&checksum);
+            }
+            let descriptors = Vec::new();
+            let refused = resume(Parked {
+                snapshot,
+                descriptors,
+            });
+            assert!(!refused.expect_err("no descriptors").to_string().is_empty());
+        });
+}

@@ -1,0 +1,109 @@
+//! Snapshots as bytes: the form of this version in a file, and bytes that are none.
+//!
+//! The file is a snapshot of a process of module `restarted` (`SNAPSHOT_BLESS=FILE`). Its descriptors are gone, so what
+//! can be read is refused for them, and only for them. A form that changes has a new version and a new file.
+
+use udapl::handover::{FormatError, Parked, ResumeFailure, resume};
+
+/// Form 1.
+const FORM_1: &[u8] = include_bytes!("snapshots/form-1.bin");
+const HEADER_BYTES: usize = 28;
+const LAYER_BYTES: usize = 20;
+const LAYERS: usize = 5;
+
+fn refusal(snapshot: Vec<u8>) -> ResumeFailure {
+    let descriptors = Vec::new();
+    let parked = Parked {
+        snapshot,
+        descriptors,
+    };
+    resume(parked).expect_err("no descriptors").error
+}
+
+fn form_error(snapshot: Vec<u8>) -> FormatError {
+    match refusal(snapshot) {
+        ResumeFailure::Format(error) => error,
+        other => panic!("read, and refused later: {other}"),
+    }
+}
+
+/// Returns the snapshot with the checksum that its bytes have.
+fn sealed(mut snapshot: Vec<u8>) -> Vec<u8> {
+    snapshot[24..28].fill(0);
+    let checksum = crc32fast::hash(&snapshot);
+    snapshot[24..28].copy_from_slice(&checksum.to_le_bytes());
+    snapshot
+}
+
+#[test]
+fn a_snapshot_of_form_1_is_read_and_its_missing_descriptors_are_refused_by_name() {
+    let error = refusal(FORM_1.to_vec());
+    let ResumeFailure::Instance(error) = error else {
+        panic!("form 1 cannot be read: {error}");
+    };
+    assert!(error.to_string().contains("lock is missing"), "{error}");
+}
+
+#[test]
+fn each_damaged_byte_of_a_snapshot_is_noticed() {
+    for at in 0..FORM_1.len() {
+        let mut damaged = FORM_1.to_vec();
+        damaged[at] ^= 1 << (at % 8);
+        let error = form_error(damaged);
+        let is_named = match at {
+            0..8 => matches!(error, FormatError::Magic { .. }),
+            8..12 => matches!(error, FormatError::Version { .. }),
+            12..24 => matches!(error, FormatError::Length { .. }),
+            _ => matches!(error, FormatError::Checksum { .. }),
+        };
+        assert!(is_named, "byte {at}: {error}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_any_other_length_is_refused() {
+    for bytes in 0..FORM_1.len() {
+        let error = form_error(FORM_1[..bytes].to_vec());
+        assert!(
+            matches!(error, FormatError::Length { .. }),
+            "{bytes}: {error}"
+        );
+    }
+    let longer = [FORM_1, &[0]].concat();
+    assert!(matches!(form_error(longer), FormatError::Length { .. }));
+}
+
+#[test]
+fn a_layer_of_another_version_is_refused_by_name() {
+    for layer in 0..LAYERS {
+        let mut newer = FORM_1.to_vec();
+        let version = HEADER_BYTES + layer * LAYER_BYTES + 16;
+        newer[version] += 1;
+        let name = newer[version - 16..version].split(|byte| *byte == 0).next();
+        let name = String::from_utf8_lossy(name.expect("a name")).into_owned();
+        let error = form_error(sealed(newer)).to_string();
+        assert!(error.contains(&format!("{name} 2")), "{error}");
+        assert!(error.contains(&format!("{name} 1")), "{error}");
+    }
+}
+
+/// Contents that end early or go on, with a header that counts and seals them, are no snapshot.
+#[test]
+fn contents_that_are_cut_or_followed_by_others_are_refused() {
+    let start = HEADER_BYTES + LAYERS * LAYER_BYTES;
+    let with = |contents: &[u8]| {
+        let mut all = [&FORM_1[..start], contents].concat();
+        all[16..24].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        form_error(sealed(all))
+    };
+    let contents = &FORM_1[start..];
+    for bytes in 0..contents.len() {
+        let error = with(&contents[..bytes]);
+        assert!(
+            matches!(error, FormatError::Contents { .. }),
+            "{bytes}: {error}"
+        );
+    }
+    let error = with(&[contents, &[0]].concat());
+    assert!(matches!(error, FormatError::Contents { .. }), "{error}");
+}
