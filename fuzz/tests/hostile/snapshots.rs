@@ -6,6 +6,8 @@
 
 use bolero::check;
 use udapl::handover::{Parked, resume};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
 
 const SNAPSHOT: &[u8] = include_bytes!("../../../udapl/tests/dat/snapshots/form-1.bin");
 /// Place of the checksum in the header.
@@ -27,8 +29,8 @@ fn changed_snapshots() {
             }
             if snapshot.len() >= CHECKSUM.end {
                 snapshot[CHECKSUM].fill(0);
-                let checksum = crc32fast::hash(&snapshot).to_le_bytes();
-                snapshot[CHECKSUM].copy_from_slice(&checksum);
+                let checksum = U32::new(crc32fast::hash(&snapshot));
+                snapshot[CHECKSUM].copy_from_slice(checksum.as_bytes());
             }
             let descriptors = Vec::new();
             let refused = resume(Parked {
