@@ -47,8 +47,8 @@ const SLOT_BYTES: u64 = 1024;
 /// Returns the bytes of a message. The length differs from message to message.
 fn message(number: u64) -> Vec<u8> {
     let length = 8 + number * 37 % 900;
-    let bytes = number.to_le_bytes().into_iter().cycle().zip(0_u64..length);
-    bytes.map(|(byte, at)| byte ^ at.to_le_bytes()[0]).collect()
+    let bytes = number.to_be_bytes().into_iter().cycle().zip(0_u64..length);
+    bytes.map(|(byte, at)| byte ^ at.to_be_bytes()[7]).collect()
 }
 
 /// An end of the connection: receives in the slots of the first half of the memory, Sends from those of the second.
@@ -160,7 +160,7 @@ impl End {
         let words: Vec<u8> = words
             .concat()
             .iter()
-            .flat_map(|it| it.to_le_bytes())
+            .flat_map(|it| it.to_be_bytes())
             .collect();
         handover::park(ia, &words).expect("it can be parked")
     }
@@ -169,7 +169,7 @@ impl End {
         let handover::Resumed { ia, words } = handover::resume(parked).expect("it is resumed");
         let numbers: Vec<u64> = words
             .chunks_exact(8)
-            .map(|it| u64::from_le_bytes(it.try_into().expect("8 bytes")))
+            .map(|it| u64::from_be_bytes(it.try_into().expect("8 bytes")))
             .collect();
         let raw = |at: usize| (numbers[at], u32::try_from(numbers[at + 1]).expect("an IA"));
         let ((evd, number), (ep, _), (lmr, _)) = (raw(0), raw(2), raw(4));
@@ -286,10 +286,6 @@ fn a_process_of_the_chain() {
 }
 
 /// The card: two functions on a link, each behind a server, in real time.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the card is not a part of the processes that use it"
-)]
 fn serve(
     folder: &Path,
     over: &Arc<AtomicBool>,

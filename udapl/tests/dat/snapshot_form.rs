@@ -4,6 +4,8 @@
 //! can be read is refused for them, and only for them. A form that changes has a new version and a new file.
 
 use udapl::handover::{FormatError, Parked, ResumeFailure, resume};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
 
 /// Form 1.
 const FORM_1: &[u8] = include_bytes!("snapshots/form-1.bin");
@@ -23,7 +25,7 @@ fn refusal(snapshot: Vec<u8>) -> ResumeFailure {
 fn form_error(snapshot: Vec<u8>) -> FormatError {
     match refusal(snapshot) {
         ResumeFailure::Format(error) => error,
-        other => panic!("read, and refused later: {other}"),
+        other @ (ResumeFailure::Instance(_) | _) => panic!("read, and refused later: {other}"),
     }
 }
 
@@ -31,7 +33,7 @@ fn form_error(snapshot: Vec<u8>) -> FormatError {
 fn sealed(mut snapshot: Vec<u8>) -> Vec<u8> {
     snapshot[24..28].fill(0);
     let checksum = crc32fast::hash(&snapshot);
-    snapshot[24..28].copy_from_slice(&checksum.to_le_bytes());
+    snapshot[24..28].copy_from_slice(U32::new(checksum).as_bytes());
     snapshot
 }
 
@@ -93,7 +95,7 @@ fn contents_that_are_cut_or_followed_by_others_are_refused() {
     let start = HEADER_BYTES + LAYERS * LAYER_BYTES;
     let with = |contents: &[u8]| {
         let mut all = [&FORM_1[..start], contents].concat();
-        all[16..24].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        all[16..24].copy_from_slice(U64::new(contents.len() as u64).as_bytes());
         form_error(sealed(all))
     };
     let contents = &FORM_1[start..];
