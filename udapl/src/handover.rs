@@ -7,11 +7,11 @@
 //!
 //! The bytes and descriptors go to the next process over a UNIX socket ([`await_receiver`], [`receive`]), or by
 //! systemd's descriptor store ([`store`], [`take_stored`]); module [`driver::handover`] has the conversation, and the
-//! rule by which only one process can have a handover.
+//! rule by which only one process can have a handover. [`adopt`] keeps to that rule.
 //!
 //! ```no_run
 //! use std::os::fd::OwnedFd;
-//! use udapl::handover::{self, Parked};
+//! use udapl::handover;
 //! # fn deadline() -> driver::Instant { driver::Instant(0) }
 //!
 //! // The old process. It drops its own `DmaMemory` first: regions keep theirs.
@@ -24,10 +24,7 @@
 //!
 //! // The new process, which is initialised as far as it goes without the card.
 //! fn take(socket: OwnedFd) -> Result<udapl::Ia, Box<dyn std::error::Error>> {
-//!     let offer = handover::receive(socket, deadline())?;
-//!     offer.answer.adopt()?;
-//!     let (snapshot, descriptors) = (offer.snapshot, offer.descriptors);
-//!     let resumed = handover::resume(Parked { snapshot, descriptors })?;
+//!     let resumed = handover::adopt(handover::receive(socket, deadline())?)?;
 //!     assert_eq!(resumed.words, b"state of the program");
 //!     Ok(resumed.ia)
 //! }
@@ -48,9 +45,10 @@ use dat_mlx::MlxProvider;
 use driver::NamedFd;
 use thiserror::Error;
 
+pub use driver::ServiceManager;
 pub use driver::handover::{
-    Answer, Handover, HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors,
-    StoredHandover, await_receiver, receive, store, take_stored,
+    HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors, StoredRefusal, Undecided,
+    await_receiver, receive, store, take_stored,
 };
 pub use format::{FormatError, MAX_WORDS};
 
@@ -137,6 +135,30 @@ pub enum ResumeFailure {
     Instance(#[from] ResumeError),
 }
 
+/// Reasons why an offer was not adopted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NotAdopted {
+    /// The snapshot cannot be read. The offer is unchanged. If the caller refuses or drops its claim, the process that
+    /// has parked the instance goes on with it, and a stored offer stays in the store. If the caller takes the claim and
+    /// drops the descriptors, the function is reset, and can be opened as usual.
+    #[error("the offer cannot be read: {error}")]
+    Form {
+        /// The offer.
+        offer: Box<Offer>,
+        /// The reason.
+        #[source]
+        error: FormatError,
+    },
+    /// The offer was not claimed: another process has it, or the service manager does not answer.
+    #[error("the offer is not claimed: {0}")]
+    Claim(#[source] HandoverError),
+    /// The instance was not resumed after the offer was claimed. No process has the function any more: it is reset, and
+    /// can be opened as usual.
+    #[error("the function is reset: {0}")]
+    Lost(#[source] ResumeFailure),
+}
+
 /// An instance that was not resumed.
 #[derive(Debug, Error)]
 #[error("{error}")]
@@ -181,7 +203,40 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
     }
 }
 
-/// Goes on with an instance that this or another process has parked. The caller has claimed the handover before.
+/// Claims an offer, and goes on with the instance in it. A snapshot of a form that this library cannot read is given
+/// back before.
+///
+/// # Errors
+/// [`NotAdopted`].
+pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
+    let (snapshot, words) = match format::read::<MlxProvider>(&offer.snapshot) {
+        Ok(read) => read,
+        Err(error) => {
+            let offer = Box::new(offer);
+            return Err(NotAdopted::Form { offer, error });
+        }
+    };
+    let Offer {
+        descriptors, claim, ..
+    } = offer;
+    let claimed = match claim.take() {
+        Ok(claimed) => claimed,
+        Err(refused) => return Err(NotAdopted::Claim(refused.error)),
+    };
+    match Ia::resume(&snapshot, descriptors) {
+        Ok(ia) => {
+            claimed.end(Ok(()));
+            Ok(Resumed { ia, words })
+        }
+        Err(refused) => {
+            claimed.end(Err(&refused.error.to_string()));
+            Err(NotAdopted::Lost(refused.error.into()))
+        }
+    }
+}
+
+/// Goes on with an instance that this or another process has parked. The caller makes sure that no other process does:
+/// [`adopt`] is for offers.
 ///
 /// # Errors
 /// [`NotResumed`] with the reason: the bytes are of another version, or damaged; another function; rings or counters

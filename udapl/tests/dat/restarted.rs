@@ -165,8 +165,8 @@ impl End {
         handover::park(ia, &words).expect("it can be parked")
     }
 
-    fn resume(parked: Parked) -> Self {
-        let handover::Resumed { ia, words } = handover::resume(parked).expect("it is resumed");
+    fn of(resumed: handover::Resumed) -> Self {
+        let handover::Resumed { ia, words } = resumed;
         let numbers: Vec<u64> = words
             .chunks_exact(8)
             .map(|it| u64::from_be_bytes(it.try_into().expect("8 bytes")))
@@ -227,11 +227,7 @@ fn take_over(folder: &Path, number: u32) -> End {
     let socket = UnixStream::connect(folder.join(format!("next{number}")));
     let socket = OwnedFd::from(socket.expect("the process before"));
     let offer = handover::receive(socket, deadline()).expect("an offer");
-    offer.answer.adopt().expect("not claimed by the sender");
-    End::resume(Parked {
-        snapshot: offer.snapshot,
-        descriptors: offer.descriptors,
-    })
+    End::of(handover::adopt(offer).expect("it is resumed"))
 }
 
 /// Program of the processes of the chain. Without the environment variable `FOLDER`, this test does nothing.
