@@ -547,6 +547,16 @@ impl DmaMemory {
         self.space().name()
     }
 
+    /// Returns the I/O address of the buffer that the memory lies in, and the number of values that share the buffer. A
+    /// thread that clones or drops one meanwhile may be counted or not. `None` for lent memory.
+    #[must_use]
+    pub fn owners(&self) -> Option<(Iova, usize)> {
+        match self {
+            Self::Arena { buffer, .. } => Some((buffer.iova(), Arc::strong_count(&buffer.lease))),
+            Self::Lent(_) => None,
+        }
+    }
+
     /// Returns the I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {

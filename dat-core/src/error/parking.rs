@@ -60,6 +60,17 @@ pub enum ParkError {
         #[source]
         error: ProviderError,
     },
+    /// The program still has the memory of a region. The memory is the next process's after the parking, so the
+    /// program drops its own first.
+    #[error(
+        "the program still has the memory of {lmr:?} (clones: {owners}), and drops it before the parking"
+    )]
+    Memory {
+        /// The region.
+        lmr: LmrHandle,
+        /// Number of the program's own clones, or parts, of the memory.
+        owners: usize,
+    },
     /// The provider cannot be parked.
     #[error("the provider cannot be parked: {0}")]
     Provider(#[source] ProviderError),

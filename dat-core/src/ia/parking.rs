@@ -34,6 +34,7 @@ mod resuming;
 mod writing;
 
 use core::fmt;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::adapter::Adapter;
@@ -83,7 +84,7 @@ impl<P: ParkProvider> Ia<P> {
     /// - [`ParkError::Instances`], [`ParkError::Dead`], [`ParkError::Requested`], [`ParkError::Closing`];
     /// - a thread waits ([`ParkError::EvdWaiter`], [`ParkError::CnoWaiter`]);
     /// - functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`], [`ParkError::Keeper`]);
-    /// - [`ParkError::Region`]: another process cannot have the memory;
+    /// - [`ParkError::Region`]: another process cannot have the memory; [`ParkError::Memory`]: the program has it;
     /// - [`ParkError::Provider`].
     pub fn park(mut self) -> Result<Parked<P>, Box<NotParked<P>>> {
         if let Err(error) = self.check_parkable() {
@@ -193,7 +194,26 @@ impl<P: ParkProvider> Ia<P> {
                 return Err(ParkError::Region { lmr, error });
             }
         }
-        Ok(())
+        self.check_memory()
+    }
+
+    /// Refuses an instance if the program has memory of its regions: it could still change bytes that are the next
+    /// process's.
+    fn check_memory(&self) -> Result<(), ParkError> {
+        // An LMR has a clone, and its region is another owner.
+        const OWN: usize = 2;
+        let mut buffers = BTreeMap::new();
+        for (key, lmr) in self.regions.all() {
+            if let Some((address, owners)) = P::owners(&lmr.memory) {
+                let (_, left) = buffers.entry(address).or_insert((key, owners));
+                *left = left.saturating_sub(OWN);
+            }
+        }
+        let ours = buffers.into_values().find(|(_, left)| *left != 0);
+        ours.map_or(Ok(()), |(key, owners)| {
+            let lmr = LmrHandle { key, ia: self.id };
+            Err(ParkError::Memory { lmr, owners })
+        })
     }
 
     /// Handles device events and datagrams that have arrived, effects of completions, and events of the connection

@@ -63,6 +63,11 @@ pub trait ParkProvider: Provider {
         region: &Self::Region,
         memory: &Self::Memory,
     ) -> Result<(), ProviderError>;
+    /// Returns the address of the buffer that a memory lies in, and the number of owners of the buffer: values of type
+    /// [`Provider::Memory`](super::Provider::Memory), and regions. `None` if the provider does not count them.
+    fn owners(_memory: &Self::Memory) -> Option<(u64, usize)> {
+        None
+    }
     /// Brings the device to its quiet point.
     ///
     /// # Errors

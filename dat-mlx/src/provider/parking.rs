@@ -231,6 +231,10 @@ impl ParkProvider for MlxProvider {
         )))
     }
 
+    fn owners(memory: &DmaMemory) -> Option<(u64, usize)> {
+        memory.owners().map(|(buffer, count)| (buffer.0, count))
+    }
+
     fn begin_parking(mut self) -> Result<ParkingProvider, (Self, ProviderError)> {
         let asked = Arc::clone(&self.common.asked);
         let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -146,6 +146,38 @@ impl End {
         assert_eq!(event.kind, Kind::Established);
     }
 
+    /// A program that still has memory cannot park. It goes on as if it had not asked.
+    fn cannot_park_with_its_memory(self) -> Self {
+        let Self {
+            ia,
+            evd,
+            ep,
+            lmr,
+            memory,
+        } = self;
+        let refused = handover::park(ia, b"").expect_err("the region's memory is in use");
+        let why = refused.to_string();
+        assert!(
+            why.contains(&format!("has the memory of {lmr:?} (clones: 1)")),
+            "{why}"
+        );
+        drop(memory);
+        let ia = refused.into_ia().expect("unchanged");
+        let other = udapl::alloc(&ia, 64).expect("memory");
+        let refused = handover::park(ia, b"").expect_err("memory of no region is in use");
+        let why = refused.to_string();
+        assert!(why.contains("memory are in use"), "{why}");
+        drop(other);
+        let ia = refused.into_ia().expect("it goes on");
+        Self {
+            memory: ia.lmr_memory(lmr).expect("a region"),
+            ia,
+            evd,
+            ep,
+            lmr,
+        }
+    }
+
     /// Parks the end. The handles are the program's words.
     fn park(self) -> Parked {
         let Self {
@@ -213,7 +245,7 @@ fn hand_over(end: End, folder: &Path, number: u32) -> ExitStatus {
     let Parked {
         snapshot,
         descriptors,
-    } = end.park();
+    } = end.cannot_park_with_its_memory().park();
     if let Some(path) = std::env::var_os(BLESS) {
         std::fs::write(path, &snapshot).expect("a file");
     }
