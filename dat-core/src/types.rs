@@ -144,7 +144,7 @@ impl core::fmt::Debug for ConnQual {
 
 bitflags::bitflags! {
     /// Flags that determine how a DTO completes (`DAT_COMPLETION_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CompletionFlags: u32 {
         /// A successful DTO makes no event.
         const SUPPRESS = 0x01;
@@ -161,7 +161,7 @@ bitflags::bitflags! {
     }
 
     /// The event streams an EVD may carry (`DAT_EVD_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct EvdFlags: u32 {
         /// Events that the consumer posts.
         const SOFTWARE = 0x001;
@@ -199,7 +199,7 @@ bitflags::bitflags! {
     }
 
     /// Flags that determine who creates the endpoint for a connection request (`DAT_PSP_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PspFlags: u32 {
         /// The provider creates the endpoint. Without this flag the consumer creates it.
         const PROVIDER = 0x01;
@@ -213,7 +213,7 @@ bitflags::bitflags! {
     }
 
     /// Quality of service (`DAT_QOS`); no bit set means best effort.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Qos: u32 {
         /// High throughput.
         const HIGH_THROUGHPUT = 0x01;
@@ -314,6 +314,25 @@ impl From<Duration> for Timeout {
         Self(micros.min(LONGEST))
     }
 }
+
+/// Implements serialization as the bits. Unknown bits are kept, as those of a caller are.
+macro_rules! as_bits {
+    ($($name:ident),+) => {$(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_u32(self.bits())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                serde::Deserialize::deserialize(from).map(Self::from_bits_retain)
+            }
+        }
+    )+};
+}
+
+as_bits!(CompletionFlags, EvdFlags, PspFlags, Qos);
 
 #[cfg(test)]
 mod tests {

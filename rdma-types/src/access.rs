@@ -4,7 +4,7 @@ bitflags::bitflags! {
     /// Access rights to a memory region or a memory window. The numbers are those of DAT's `DAT_MEM_PRIV_FLAGS`.
     ///
     /// Unknown bits are kept (`from_bits_retain`), so that a later check can refuse them.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// Local requests may read the memory.
         const LOCAL_READ = 0x01;
@@ -27,4 +27,16 @@ impl Access {
     pub const REMOTE: Self = Self::REMOTE_READ
         .union(Self::REMOTE_WRITE)
         .union(Self::REMOTE_ATOMIC);
+}
+
+impl serde::Serialize for Access {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u32(self.bits())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Access {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        serde::Deserialize::deserialize(from).map(Self::from_bits_retain)
+    }
 }

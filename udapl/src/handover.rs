@@ -140,8 +140,8 @@ pub enum ResumeFailure {
 #[non_exhaustive]
 pub enum NotAdopted {
     /// The snapshot cannot be read. The offer is unchanged. If the caller refuses or drops its claim, the process that
-    /// has parked the instance goes on with it, and a stored offer stays in the store. If the caller takes the claim and
-    /// drops the descriptors, the function is reset, and can be opened as usual.
+    /// has parked the instance goes on with it, and a stored offer stays in the store. If the caller takes the claim
+    /// and drops the descriptors, the function is reset, and can be opened as usual.
     #[error("the offer cannot be read: {error}")]
     Form {
         /// The offer.

@@ -19,6 +19,9 @@ const AGAIN: &[(&str, &str)] = &[
     ("neighbour", "libc"),
     ("neighbour", "syn"),
     ("neighbour", "zerocopy"),
+    ("rdma-types", "proc-macro2"),
+    ("rdma-types", "quote"),
+    ("rdma-types", "syn"),
     ("simnic-guest", "linux-raw-sys"),
     ("simnic-guest", "rustix"),
 ];
