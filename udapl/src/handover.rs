@@ -9,16 +9,27 @@
 //! systemd's descriptor store ([`store`], [`take_stored`]); module [`driver::handover`] has the conversation, and the
 //! rule by which only one process can have a handover. [`adopt`] keeps to that rule.
 //!
+//! The next process adopts before it opens an adapter of its own: a parked instance keeps its number, which is in all
+//! handles, and the first instance of each process has number 1.
+//!
 //! ```no_run
 //! use std::os::fd::OwnedFd;
-//! use udapl::handover;
+//! use udapl::handover::{self, Parked};
 //! # fn deadline() -> driver::Instant { driver::Instant(0) }
 //!
 //! // The old process. It drops its own `DmaMemory` first: regions keep theirs.
 //! fn give(ia: udapl::Ia, socket: OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
 //!     let next = handover::await_receiver(socket, deadline())?;
-//!     let parked = handover::park(ia, b"state of the program")?;
-//!     next.send(&parked.snapshot, parked.descriptors, deadline())?;
+//!     let Parked {
+//!         snapshot,
+//!         descriptors,
+//!     } = handover::park(ia, b"state of the program")?;
+//!     if let Err(kept) = next.send(&snapshot, descriptors, deadline()) {
+//!         // Nobody else has the function. This process goes on with it.
+//!         kept.wait_for_receiver(deadline())?;
+//!         let descriptors = kept.descriptors;
+//!         handover::resume(Parked { snapshot, descriptors })?;
+//!     }
 //!     Ok(())
 //! }
 //!
@@ -115,7 +126,9 @@ impl NotParked {
         Self { ia, error }
     }
 
-    /// Returns the instance, which can be used as before. `None` if it could not go on; its device is stopped then.
+    /// Returns the instance, which goes on. If the refusal came late, its wakers, descriptors and
+    /// [`Adapter`](crate::Adapter) values are new, and the recorder and measurements begin anew. `None` if the instance
+    /// could not go on; its device is stopped then.
     #[must_use]
     pub fn into_ia(self) -> Option<Ia> {
         let ia = self.ia.into_inner();
@@ -150,13 +163,21 @@ pub enum NotAdopted {
         #[source]
         error: FormatError,
     },
-    /// The offer was not claimed: another process has it, or the service manager does not answer.
+    /// The offer was not claimed: another process has claimed it, or the service manager does not answer. This process
+    /// has closed its descriptors. If the store was emptied meanwhile, they were the last ones, and the function is reset.
     #[error("the offer is not claimed: {0}")]
     Claim(#[source] HandoverError),
-    /// The instance was not resumed after the offer was claimed. No process has the function any more: it is reset, and
-    /// can be opened as usual.
-    #[error("the function is reset: {0}")]
-    Lost(#[source] ResumeFailure),
+    /// The instance was not resumed after the offer was claimed.
+    #[error("the instance is not resumed: {error}")]
+    Resume {
+        /// The offer's snapshot and descriptors, if the device is unchanged: the caller can repeat [`resume`]. If they are
+        /// dropped, or there are none, the function is reset as soon as the process that has parked it has closed its
+        /// descriptors, too, and can then be opened as usual.
+        parked: Option<Parked>,
+        /// The reason.
+        #[source]
+        error: ResumeFailure,
+    },
 }
 
 /// An instance that was not resumed.
@@ -203,13 +224,13 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
     }
 }
 
-/// Claims an offer, and goes on with the instance in it. A snapshot of a form that this library cannot read is given
-/// back before.
+/// Claims an offer, and goes on with the instance in it. An offer whose snapshot this library cannot read is given back
+/// unclaimed. All other checks come after the claim.
 ///
 /// # Errors
 /// [`NotAdopted`].
 pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
-    let (snapshot, words) = match format::read::<MlxProvider>(&offer.snapshot) {
+    let (tables, words) = match format::read::<MlxProvider>(&offer.snapshot) {
         Ok(read) => read,
         Err(error) => {
             let offer = Box::new(offer);
@@ -217,20 +238,27 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
         }
     };
     let Offer {
-        descriptors, claim, ..
+        snapshot,
+        descriptors,
+        claim,
     } = offer;
     let claimed = match claim.take() {
         Ok(claimed) => claimed,
         Err(refused) => return Err(NotAdopted::Claim(refused.error)),
     };
-    match Ia::resume(&snapshot, descriptors) {
+    match Ia::resume(&tables, descriptors) {
         Ok(ia) => {
             claimed.end(Ok(()));
             Ok(Resumed { ia, words })
         }
         Err(refused) => {
             claimed.end(Err(&refused.error.to_string()));
-            Err(NotAdopted::Lost(refused.error.into()))
+            let parked = refused.handover.map(|descriptors| Parked {
+                snapshot,
+                descriptors,
+            });
+            let error = refused.error.into();
+            Err(NotAdopted::Resume { parked, error })
         }
     }
 }

@@ -14,7 +14,9 @@
 //! postcard's form has no names and no types, so both sides must know the same ones. Each layer has a version, which
 //! changes with any type in its snapshots. A snapshot with another version is refused by name, never guessed at.
 //!
-//! Nothing is trusted: lengths are checked before anything is read, and numbers by the layers that resume from them.
+//! Nothing is trusted: the lengths of the parts are checked first, lists take memory only as far as their elements are
+//! there, and numbers are checked by the layers that resume from them. A changed type whose version nobody has changed
+//! is not detected, except by what it makes of the numbers.
 
 use dat_core::provider::ParkProvider;
 use dat_core::snapshot::{IaSnapshot, IaTables};
