@@ -163,16 +163,17 @@ pub enum NotAdopted {
         #[source]
         error: FormatError,
     },
-    /// The offer was not claimed: another process has claimed it, or the service manager does not answer. This process
-    /// has closed its descriptors. If the store was emptied meanwhile, they were the last ones, and the function is reset.
+    /// The offer was not claimed: another process has claimed it, or the service manager does not answer. This
+    /// process has closed its descriptors. If the store was emptied meanwhile, they were the last ones, and the
+    /// function is reset.
     #[error("the offer is not claimed: {0}")]
     Claim(#[source] HandoverError),
     /// The instance was not resumed after the offer was claimed.
     #[error("the instance is not resumed: {error}")]
     Resume {
-        /// The offer's snapshot and descriptors, if the device is unchanged: the caller can repeat [`resume`]. If they are
-        /// dropped, or there are none, the function is reset as soon as the process that has parked it has closed its
-        /// descriptors, too, and can then be opened as usual.
+        /// The offer's snapshot and descriptors, if the device is unchanged: the caller can repeat [`resume`]. If
+        /// they are dropped, or there are none, the function is reset as soon as the process that has parked it has
+        /// closed its descriptors, too, and can then be opened as usual.
         parked: Option<Parked>,
         /// The reason.
         #[source]

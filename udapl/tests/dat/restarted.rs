@@ -356,8 +356,8 @@ fn serve(
     (sim, threads, move || asked.report(&function).resets)
 }
 
-/// Every message is answered once, in order and with its bytes. The function is reset when it is opened, and not while it
-/// goes from process to process.
+/// Every message is answered once, in order and with its bytes. The function is reset when it is opened, and not
+/// while it goes from process to process.
 #[test]
 fn an_adapter_goes_from_process_to_process_under_traffic_and_its_peer_notices_nothing() {
     let folder = tempfile::tempdir().expect("a folder");

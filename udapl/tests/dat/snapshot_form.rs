@@ -40,8 +40,8 @@ fn sealed(mut snapshot: Vec<u8>) -> Vec<u8> {
 #[test]
 fn a_snapshot_of_form_1_is_read_and_refused_only_for_what_is_not_there_any_more() {
     let error = refusal(FORM_1.to_vec());
-    // Its descriptors are missing; before that, its time may be later than that of a machine that was started later, and
-    // an IA of another test may have its number.
+    // Its descriptors are missing; before that, its time may be later than that of a machine that was started later,
+    // and an IA of another test may have its number.
     assert!(matches!(error, ResumeFailure::Instance(_)), "{error}");
 }
 
