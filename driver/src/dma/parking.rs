@@ -95,6 +95,29 @@ impl Chunk {
         })
     }
 
+    /// Marks ranges of an earlier snapshot as in use again. A range whose buffer still exists keeps its owner.
+    fn take_back(&self, snapshot: &ChunkSnapshot) -> Result<(), String> {
+        let len = self.mapped.memory().len();
+        let mut state = self.state();
+        let ChunkState { free, leases, .. } = &mut *state;
+        for lease in &snapshot.leases {
+            // PANIC: the snapshot is of this chunk, whose length is a usize.
+            let fits = |number| usize::try_from(number).expect("inside a chunk");
+            let (offset, bytes) = (fits(lease.offset), fits(lease.bytes));
+            let is_there = leases.get(&offset).is_some_and(|it| it.bytes == bytes);
+            if !is_there && !free.take((offset + len) as u64, lease.bytes) {
+                return Err(format!(
+                    "the range at {offset:#x} has become that of others"
+                ));
+            }
+            let unclaimed = true;
+            leases
+                .entry(offset)
+                .or_insert(LeaseState { bytes, unclaimed });
+        }
+        Ok(())
+    }
+
     /// Returns the offset of an I/O range in the chunk; `None` if it is not inside.
     fn offset_of(&self, iova: Iova, bytes: usize) -> Option<usize> {
         let offset = iova.0.checked_sub(self.mapped.iova().0)?;
@@ -247,6 +270,39 @@ impl DmaArena {
             list.push(chunk);
         }
         Ok(arena)
+    }
+
+    /// Undoes the drops of buffers since `snapshot` was made of this arena, in a process that goes on with a function
+    /// that it could not park. The dropped buffers can be [claimed](Self::claim), and those that still exist keep their
+    /// owners. The mappings were held from the snapshot on, and nobody has allocated from the arena since.
+    ///
+    /// # Errors
+    /// [`ResumeError::Snapshot`]: a range was allocated again, or a mapping is gone. The ranges before it are in use.
+    pub fn take_back(&self, snapshot: &ArenaSnapshot) -> Result<(), ResumeError> {
+        let function = &self.inner.function;
+        for described in &snapshot.chunks {
+            let (iova, bytes) = (Iova(described.iova), described.bytes);
+            // CAST: usize has at most 64 bits on every target Rust has.
+            let is_this = |chunk: &Arc<Chunk>| {
+                chunk.mapped.iova() == iova && chunk.mapped.memory().len() as u64 == bytes
+            };
+            let Some(chunk) = self.chunk_around(iova, 1).filter(is_this) else {
+                // The chunk of a single buffer has ended with it, and its mapping is held.
+                let chunk = Arc::new(Chunk::resume(function, described)?);
+                self.inner.dedicated().push(Arc::downgrade(&chunk));
+                let unclaimed = self.inner.unclaimed.lock();
+                unclaimed
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(chunk);
+                continue;
+            };
+            let taken = chunk.take_back(described);
+            taken.map_err(|what| ResumeError::Snapshot {
+                name: function.name().to_owned(),
+                what: format!("chunk at IOVA {:#x}: {what}", described.iova),
+            })?;
+        }
+        Ok(())
     }
 
     /// Returns a buffer that was in use in the previous process, with its contents. The buffer has `bytes` bytes, which

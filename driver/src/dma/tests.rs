@@ -7,6 +7,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::double::Double;
+use crate::error::ClaimError;
 use crate::iova::Iova;
 use crate::page::GIB;
 
@@ -288,4 +289,46 @@ fn memory_that_outlives_its_function_is_not_mapped_for_it_any_more() {
         1,
         "which is not the first one's to take back"
     );
+}
+
+/// As for a program that still has a buffer when its function is to be parked.
+#[test]
+fn buffers_dropped_since_a_snapshot_are_taken_back_beside_those_that_exist() {
+    let device = Double::new();
+    let function = device.function();
+    let arena = DmaArena::with_chunk_bytes(&function, 8192).unwrap();
+    // The last one is longer than a chunk, so it has one of its own.
+    let [kept, first, second, long] =
+        [64, 4096, 100, 9000].map(|bytes| arena.alloc(bytes, 64).unwrap());
+    first.write_bytes(0, b"first");
+    long.write_bytes(8990, b"long");
+    function.hold_mappings();
+    let before = arena.snapshot().unwrap();
+    let places = [first.iova(), second.iova(), long.iova()];
+    drop((first, second, long));
+    arena.take_back(&before).unwrap();
+    assert_eq!(arena.unclaimed().len(), 3);
+    let [first, _second, long] = [0, 1, 2].map(|at| {
+        let bytes = [4096, 100, 9000][at];
+        arena.claim(places[at], bytes).unwrap()
+    });
+    assert_eq!(first.read_obj::<[u8; 5]>(0), *b"first");
+    assert_eq!(long.read_obj::<[u8; 4]>(8990), *b"long");
+    let refused = arena.claim(kept.iova(), 64).unwrap_err();
+    assert!(matches!(refused, ClaimError::Claimed { .. }), "{refused}");
+    assert_eq!(arena.snapshot().unwrap(), before);
+    assert_eq!(arena.finish(), []);
+}
+
+#[test]
+fn a_range_that_was_allocated_again_is_not_taken_back() {
+    let function = Double::new().function();
+    let arena = DmaArena::with_chunk_bytes(&function, 8192).unwrap();
+    let first = arena.alloc(4096, 64).unwrap();
+    function.hold_mappings();
+    let before = arena.snapshot().unwrap();
+    drop(first);
+    let _other = arena.alloc(64, 64).unwrap();
+    let refused = arena.take_back(&before).unwrap_err().to_string();
+    assert!(refused.contains("become that of others"), "{refused}");
 }

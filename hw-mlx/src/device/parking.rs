@@ -489,13 +489,19 @@ impl ParkingHca {
         &self.tables
     }
 
-    /// Ends the parking. The caller has dropped its buffers, and then claims them and resumes its objects. The result
-    /// is another instance on the same function, as after [`Hca::resume`].
+    /// Ends the parking. The caller claims the buffers that it has dropped, and resumes its objects. The result is
+    /// another instance on the same function, as after [`Hca::resume`].
     ///
     /// # Errors
-    /// [`NotCancelled`] with the parking: a buffer or a clone of the arena still exists, or the device has changed.
+    /// [`NotCancelled`] with the parking: the device has changed, or [`ParkingHca::finish`] has ended the tables before
+    /// it was refused, and a buffer or a clone of the arena exists.
     pub fn cancel(self) -> Result<Hca, Box<NotCancelled>> {
         let Self { stage, tables } = self;
+        // The arena stays if the program has memory of it.
+        let arena = match &stage {
+            Stage::Whole(hca) => Some(hca.arena().clone()),
+            Stage::Bare(_) => None,
+        };
         let function = match stage.into_function() {
             Ok(function) => function,
             Err((function, error)) => {
@@ -503,7 +509,7 @@ impl ParkingHca {
                 function
             }
         };
-        match resuming::take_up(function, &tables) {
+        match resuming::take_up(function, &tables, arena) {
             Ok((shared, own)) => Ok(Hca::new(shared, own)),
             Err(refused) => {
                 let (function, error) = refused.into_parts();

@@ -147,7 +147,7 @@ impl End {
         assert_eq!(event.kind, Kind::Established);
     }
 
-    /// A program that still has memory of a region cannot park. It goes on as if it had not asked.
+    /// A program that still has memory cannot park. It goes on as if it had not asked.
     fn cannot_park_with_its_memory(self) -> Self {
         let Self {
             ia,
@@ -164,6 +164,12 @@ impl End {
         );
         drop(memory);
         let ia = refused.into_ia().expect("unchanged");
+        let other = udapl::alloc(&ia, 64).expect("memory");
+        let refused = handover::park(ia, b"").expect_err("memory of no region is in use");
+        let why = refused.to_string();
+        assert!(why.contains("memory are in use"), "{why}");
+        let ia = refused.into_ia().expect("it goes on");
+        drop(other);
         Self {
             memory: ia.lmr_memory(lmr).expect("a region"),
             ia,

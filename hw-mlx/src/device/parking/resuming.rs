@@ -67,7 +67,7 @@ pub(super) fn resume(
     // The given descriptors are closed now, so there is room for as many. One more is for files of /proc.
     let reserve: Result<Vec<Interrupt>, _> = (0..=count).map(|_| function.wakeup()).collect();
     let taken = match &reserve {
-        Ok(_) => take_up(function, &snapshot.tables),
+        Ok(_) => take_up(function, &snapshot.tables, None),
         Err(_) => Err(Box::new(Refused {
             function,
             touched: false,
@@ -115,10 +115,14 @@ impl Refused {
     }
 }
 
-/// Makes the tables again, and goes on with the function.
-pub(super) fn take_up(function: Function, tables: &HcaTables) -> Result<Instance, Box<Refused>> {
+/// Makes the tables again, and goes on with the function. `arena` is the arena of a function that was not parked.
+pub(super) fn take_up(
+    function: Function,
+    tables: &HcaTables,
+    arena: Option<DmaArena>,
+) -> Result<Instance, Box<Refused>> {
     let mut touched = false;
-    let taken = Tables::rebuild(&function, tables).and_then(|rebuilt| {
+    let taken = Tables::rebuild(&function, tables, arena).and_then(|rebuilt| {
         touched = true;
         rebuilt.verify(&function, tables)
     });
@@ -141,7 +145,11 @@ struct Tables {
 
 impl Tables {
     /// Makes the tables again. Writes nothing to the device, and nothing to memory that the device uses.
-    fn rebuild(function: &Function, tables: &HcaTables) -> Result<Self, ResumeError> {
+    fn rebuild(
+        function: &Function,
+        tables: &HcaTables,
+        arena: Option<DmaArena>,
+    ) -> Result<Self, ResumeError> {
         let refused = |what: String| ResumeError::snapshot(TABLE, what);
         let limits = [tables.command_limit, tables.reclaim_limit];
         if limits.iter().any(|limit| !LIMITS.contains(limit)) {
@@ -189,7 +197,13 @@ impl Tables {
 
         let bar = function.bar(0).map_err(MlxError::from)?;
         let registers: Block<InitSegment> = bar.block(0).map_err(MlxError::from)?;
-        let arena = DmaArena::resume(function, &tables.arena)?;
+        let arena = match arena {
+            Some(arena) => {
+                arena.take_back(&tables.arena)?;
+                arena
+            }
+            None => DmaArena::resume(function, &tables.arena)?,
+        };
         let queue = CommandQueue::resume(&arena, registers.clone(), &tables.commands)?;
         let pages = Pages::resume(&arena, &tables.pages)?;
         let mut interrupts = function
