@@ -79,7 +79,7 @@ pub use ia::call::rmr::{RmrBinding, RmrParam};
 pub use ia::call::rsp::RspParam;
 pub use ia::call::srq::{SrqAttr, SrqParam};
 pub use ia::instance::{Ia, IaConfig, IaParam, Opened, TransportConfig};
-pub use ia::parking::{NotParked, NotResumed, Parked};
+pub use ia::parking::{NotParked, NotResumed, Parked, UnclaimedIa};
 pub use object::cno::Agent;
 pub use object::cr::Peer;
 pub use object::ep::attr::EpAttr;

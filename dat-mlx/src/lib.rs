@@ -25,6 +25,6 @@ pub use config::{Participation, ProviderConfig};
 pub use network::{NetworkSnapshot, PendingMadSnapshot};
 pub use provider::{
     DownSnapshot, MlxProvider, NetworkCounters, NetworkState, OpenedProvider, ParkingProvider,
-    ProviderCounters, ProviderSnapshot, ProviderTables, RegionSnapshot,
+    ProviderCounters, ProviderSnapshot, ProviderTables, RegionSnapshot, UnclaimedProvider,
 };
 pub use recorded::InWords;

@@ -62,7 +62,7 @@ use self::errors::ForDat;
 pub use self::joining::NetworkState;
 use self::limits::limits;
 pub use self::opened::OpenedProvider;
-pub use self::parking::ParkingProvider;
+pub use self::parking::{ParkingProvider, UnclaimedProvider};
 use self::reach::Down;
 pub use self::region::Region;
 use self::resuming::Resuming;

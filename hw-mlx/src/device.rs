@@ -38,6 +38,7 @@ use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
 pub use parking::{
     HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, ParkingHca, PortSnapshot,
+    UnclaimedHca,
 };
 use rdma_types::Address;
 

@@ -109,7 +109,7 @@ pub use config::HcaConfig;
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 pub use device::{
     Hca, HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, Opened, ParkingHca, Pending,
-    PortSnapshot,
+    PortSnapshot, UnclaimedHca,
 };
 pub use eq::EqSnapshot;
 pub use error::{

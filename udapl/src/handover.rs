@@ -9,8 +9,8 @@
 //! systemd's descriptor store ([`store`], [`take_stored`]); module [`driver::handover`] has the conversation, and the
 //! rule by which only one process can have a handover. [`adopt`] keeps to that rule.
 //!
-//! The next process adopts before it opens an adapter of its own: a parked instance keeps its number, which is in all
-//! handles, and the first instance of each process has number 1.
+//! A parked instance keeps its number, which is in all handles, and the first instance of each process has number 1. So
+//! the next process adopts before it opens an adapter of its own.
 //!
 //! ```no_run
 //! use std::os::fd::OwnedFd;
@@ -54,6 +54,7 @@ use std::sync::{Mutex, PoisonError};
 use dat_core::{ParkError, ResumeError};
 use dat_mlx::MlxProvider;
 use driver::NamedFd;
+use driver::handover::{Claimed, NotTaken};
 use thiserror::Error;
 
 pub use driver::ServiceManager;
@@ -152,22 +153,28 @@ pub enum ResumeFailure {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NotAdopted {
-    /// The snapshot cannot be read. The offer is unchanged. If the caller refuses or drops its claim, the process that
-    /// has parked the instance goes on with it, and a stored offer stays in the store. If the caller takes the claim
-    /// and drops the descriptors, the function is reset, and can be opened as usual.
-    #[error("the offer cannot be read: {error}")]
-    Form {
-        /// The offer.
+    /// The snapshot cannot be read, or it is not that of these descriptors, or this process cannot have the instance: an
+    /// address or the number of the instance is in use. The offer is unchanged.
+    #[error("the offer is refused: {error}")]
+    Refused {
+        /// The offer. If the caller refuses or drops its claim, the process that has parked the instance can go on with
+        /// it, and a stored offer stays in the store. If the caller takes the claim and drops the descriptors, the
+        /// function is reset, and can be opened as usual.
         offer: Box<Offer>,
         /// The reason.
         #[source]
-        error: FormatError,
+        error: ResumeFailure,
     },
-    /// The offer was not claimed: another process has claimed it, or the service manager does not answer. This
-    /// process has closed its descriptors. If the store was emptied meanwhile, they were the last ones, and the
-    /// function is reset.
-    #[error("the offer is not claimed: {0}")]
-    Claim(#[source] HandoverError),
+    /// The offer was not claimed.
+    #[error("the offer is not claimed: {error}")]
+    Claim {
+        /// The offer, if the claim can be repeated: the service manager has not answered. `None` if another process has
+        /// claimed it.
+        offer: Option<Box<Offer>>,
+        /// The reason.
+        #[source]
+        error: HandoverError,
+    },
     /// The instance was not resumed after the offer was claimed.
     #[error("the instance is not resumed: {error}")]
     Resume {
@@ -215,7 +222,7 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
             descriptors,
         }),
         Err(error) => {
-            let ia = Ia::resume(&snapshot, descriptors);
+            let ia = Ia::resume(&snapshot, descriptors, &Claimed::by_caller());
             let ia = ia.inspect_err(|refused| {
                 let error = &refused.error;
                 tracing::error!(%error, "an instance that was not parked cannot go on");
@@ -225,8 +232,8 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
     }
 }
 
-/// Claims an offer, and goes on with the instance in it. An offer whose snapshot this library cannot read is given back
-/// unclaimed. All other checks come after the claim.
+/// Checks an offer as far as that changes nothing, claims it, and goes on with the instance in it. The process that has
+/// made the offer learns the outcome.
 ///
 /// # Errors
 /// [`NotAdopted`].
@@ -234,8 +241,8 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
     let (tables, words) = match format::read::<MlxProvider>(&offer.snapshot) {
         Ok(read) => read,
         Err(error) => {
-            let offer = Box::new(offer);
-            return Err(NotAdopted::Form { offer, error });
+            let (offer, error) = (Box::new(offer), error.into());
+            return Err(NotAdopted::Refused { offer, error });
         }
     };
     let Offer {
@@ -243,11 +250,32 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
         descriptors,
         claim,
     } = offer;
+    let again = |snapshot, descriptors, claim| {
+        Box::new(Offer {
+            snapshot,
+            descriptors,
+            claim,
+        })
+    };
+    let unclaimed = match Ia::check(&tables, descriptors) {
+        Ok(unclaimed) => unclaimed,
+        Err(refused) => {
+            // A check that is refused has changed nothing, so the descriptors are there.
+            let descriptors = refused.handover.unwrap_or_default();
+            let offer = again(snapshot, descriptors, claim);
+            let error = refused.error.into();
+            return Err(NotAdopted::Refused { offer, error });
+        }
+    };
     let claimed = match claim.take() {
         Ok(claimed) => claimed,
-        Err(refused) => return Err(NotAdopted::Claim(refused.error)),
+        Err(NotTaken { claim, error }) => {
+            let descriptors = unclaimed.give_back();
+            let offer = claim.map(|claim| again(snapshot, descriptors, claim));
+            return Err(NotAdopted::Claim { offer, error });
+        }
     };
-    match Ia::resume(&tables, descriptors) {
+    match unclaimed.go_on(&claimed) {
         Ok(ia) => {
             claimed.end(Ok(()));
             Ok(Resumed { ia, words })
@@ -284,7 +312,7 @@ pub fn resume(parked: Parked) -> Result<Resumed, NotResumed> {
             });
         }
     };
-    match Ia::resume(&snapshot, descriptors) {
+    match Ia::resume(&snapshot, descriptors, &Claimed::by_caller()) {
         Ok(ia) => Ok(Resumed { ia, words }),
         Err(refused) => Err(NotResumed {
             descriptors: refused.handover,

@@ -72,6 +72,41 @@ pub struct NotResumed<P: ParkProvider> {
     pub error: ResumeError,
 }
 
+/// A parked instance that this process may not use yet. If it is dropped, the device stays parked.
+#[must_use]
+pub struct UnclaimedIa<'a, P: ParkProvider> {
+    provider: P::Unclaimed<'a>,
+    tables: &'a IaTables<P>,
+    number: IaNumber,
+}
+
+impl<P: ParkProvider> UnclaimedIa<'_, P> {
+    /// Gives the handover back. The device is as before, and the number is free again.
+    #[must_use]
+    pub fn give_back(self) -> P::Handover {
+        P::give_back(self.provider)
+    }
+
+    /// Goes on with the instance. Overdue timers are not handled yet: the first [`Ia::progress`], or the first wait,
+    /// does that.
+    ///
+    /// # Errors
+    /// [`NotResumed`] with the reason. The snapshot is refused ([`ResumeError::Clock`], [`ResumeError::OutOfRange`],
+    /// [`ResumeError::Snapshot`]), or the device is not as it says ([`ResumeError::Device`]).
+    pub fn go_on(self, proof: &P::Proof) -> Result<Ia<P>, Box<NotResumed<P>>> {
+        let Self {
+            provider,
+            tables,
+            number,
+        } = self;
+        let not_resumed = |handover, error| Box::new(NotResumed { handover, error });
+        let provider = P::go_on(provider, proof).map_err(|(handover, error)| {
+            not_resumed(handover, ResumeError::device("the provider", &error))
+        })?;
+        resume_tables(provider, tables, number, None).map_err(|error| not_resumed(None, error))
+    }
+}
+
 /// Snapshot of an instance, and what goes along with it.
 pub type Parked<P> = (IaSnapshot<P>, <P as ParkProvider>::Handover);
 
@@ -118,31 +153,51 @@ impl<P: ParkProvider> Ia<P> {
         }
     }
 
-    /// Goes on with an instance that this or another process has parked. Overdue timers are not handled yet: the first
-    /// [`Ia::progress`], or the first wait, does that.
+    /// Goes on with an instance that this or another process has parked: [`Ia::check`] and [`UnclaimedIa::go_on`] in
+    /// one.
     ///
     /// # Errors
-    /// [`NotResumed`] with the reason. [`ResumeError::Number`]: an IA of this process has the number. Otherwise the
-    /// snapshot is refused ([`ResumeError::Clock`], [`ResumeError::OutOfRange`], [`ResumeError::Snapshot`]), or the
-    /// provider refused it ([`ResumeError::Device`]).
+    /// [`NotResumed`], as those calls.
     pub fn resume(
         snapshot: &IaSnapshot<P>,
         handover: P::Handover,
+        proof: &P::Proof,
     ) -> Result<Self, Box<NotResumed<P>>> {
+        Self::check(snapshot, handover)?.go_on(proof)
+    }
+
+    /// Takes the number of a parked instance, and makes a provider of what was parked with it, as far as that needs no
+    /// command. The device is not changed, so this comes before the claim of a handover.
+    ///
+    /// # Errors
+    /// [`NotResumed`] with the handover and the reason. [`ResumeError::Number`]: an IA of this process has the number.
+    /// [`ResumeError::Device`]: the provider refused its snapshot.
+    pub fn check(
+        snapshot: &IaSnapshot<P>,
+        handover: P::Handover,
+    ) -> Result<UnclaimedIa<'_, P>, Box<NotResumed<P>>> {
         let IaSnapshot { provider, tables } = snapshot;
-        let not_resumed = |handover, error| Box::new(NotResumed { handover, error });
+        let not_resumed = |handover, error| {
+            Box::new(NotResumed {
+                handover: Some(handover),
+                error,
+            })
+        };
         let Some(number) = IaNumber::take(tables.number) else {
             let number = tables.number;
-            return Err(not_resumed(Some(handover), ResumeError::Number { number }));
+            return Err(not_resumed(handover, ResumeError::Number { number }));
         };
-        let provider = match P::resume(provider, handover) {
-            Ok(provider) => provider,
+        match P::check(provider, handover) {
+            Ok(provider) => Ok(UnclaimedIa {
+                provider,
+                tables,
+                number,
+            }),
             Err((handover, error)) => {
                 let error = ResumeError::device("the provider", &error);
-                return Err(not_resumed(handover, error));
+                Err(not_resumed(handover, error))
             }
-        };
-        resume_tables(provider, tables, number, None).map_err(|error| not_resumed(None, error))
+        }
     }
 
     fn not_parked(self, error: ParkError) -> Box<NotParked<P>> {

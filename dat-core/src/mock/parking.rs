@@ -110,6 +110,8 @@ impl ParkProvider for Mock {
     /// Index of the node.
     type Snapshot = usize;
     type Handover = MockHandover;
+    type Proof = ();
+    type Unclaimed<'a> = (usize, MockHandover);
     type PdSnapshot = u32;
     type CqSnapshot = MockCqSnapshot;
     type SrqSnapshot = MockSrqSnapshot;
@@ -191,23 +193,31 @@ impl ParkProvider for Mock {
         }
     }
 
-    fn resume(
+    fn check(
         node: &usize,
         handover: MockHandover,
+    ) -> Result<(usize, MockHandover), (MockHandover, ProviderError)> {
+        if handover.0.0.borrow().nodes.get(*node).is_some() {
+            return Ok((*node, handover));
+        }
+        Err((handover, ProviderError::Device("no such node".to_owned())))
+    }
+
+    fn give_back((_, handover): (usize, MockHandover)) -> MockHandover {
+        handover
+    }
+
+    fn go_on(
+        (node, handover): (usize, MockHandover),
+        _proof: &(),
     ) -> Result<Self, (Option<MockHandover>, ProviderError)> {
-        let (net, node) = (handover.0.clone(), *node);
-        let exists = net.0.borrow().nodes.get(node).is_some();
-        let passes = net.passes(Step::Resume);
-        match passes {
-            Ok(()) if exists => Ok(Self {
+        let net = handover.0.clone();
+        match net.passes(Step::Resume) {
+            Ok(()) => Ok(Self {
                 net,
                 node,
                 limits: limits(node),
             }),
-            Ok(()) => Err((
-                Some(handover),
-                ProviderError::Device("no such node".to_owned()),
-            )),
             Err(error) => Err((Some(handover), error)),
         }
     }

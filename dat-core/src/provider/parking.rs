@@ -5,7 +5,9 @@
 //!     can_park_region, of every region
 //!     begin_parking: the quiet point
 //!       park_cq, park_qp, ...: all objects
-//!     finish_parking  --- Snapshot, Handover --->           resume
+//!     finish_parking  --- Snapshot, Handover --->           check
+//!                                                           the caller claims the handover
+//!                                                           go_on
 //!                     --- snapshots of objects --->           resume_pd, resume_region, resume_window, resume_cq,
 //!                                                             resume_srq, resume_qp
 //!                                                           finish_resuming
@@ -18,10 +20,10 @@
 //! The state of the port may change meanwhile. The device has events of that, which the provider handles after the
 //! resumption. Our addresses stay, because only the provider changes them.
 //!
-//! If the parking is cancelled, `cancel_parking` takes the place of `resume`, in the same process.
+//! If the parking is cancelled, `cancel_parking` takes the place of `check` and `go_on`, in the same process.
 //!
-//! The process that resumes has claimed the handover before it calls [`ParkProvider::resume`], which may read and arm
-//! the event queues of the device: no other process can go on with the device then. Objects are resumed without a
+//! [`ParkProvider::check`] changes nothing. [`ParkProvider::go_on`] needs the proof of a claim, because it may read and
+//! arm the event queues of the device: no other process can go on with the device then. Objects are resumed without a
 //! change in the device, and no queue reports events before [`ParkProvider::finish_resuming`]. Until then the provider
 //! sends and receives nothing.
 //!
@@ -41,6 +43,12 @@ pub trait ParkProvider: Provider {
     type Snapshot: Clone + Debug + PartialEq;
     /// Type of what goes along with the snapshot and is no plain data: descriptors.
     type Handover;
+    /// Type of the proof that this process has claimed a handover, and may drive the device.
+    type Proof;
+    /// Type of a provider that was checked, and is not claimed. If it is dropped, the device stays parked.
+    type Unclaimed<'a>
+    where
+        Self: 'a;
     /// Type of the snapshot of a protection domain.
     type PdSnapshot: Clone + Debug + PartialEq;
     /// Type of the snapshot of a completion queue.
@@ -99,7 +107,7 @@ pub trait ParkProvider: Provider {
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
     /// Goes on with the provider in this process. All objects were written out before. The caller then resumes them, as
-    /// after [`ParkProvider::resume`]. It is another provider on the same device: wakers and descriptors of the one
+    /// after [`ParkProvider::go_on`]. It is another provider on the same device: wakers and descriptors of the one
     /// that was parked wake nobody any more, and its handles count as those of a device that is closed.
     ///
     /// # Errors
@@ -107,14 +115,25 @@ pub trait ParkProvider: Provider {
     /// refused from then on.
     fn cancel_parking(parking: Self::Parking) -> Result<Self, (Self::Parking, ProviderError)>;
 
-    /// Goes on with a provider that this or another process has parked.
+    /// Makes a provider of what this or another process has parked, and checks all that can be checked without a
+    /// command. The device is not changed.
+    ///
+    /// # Errors
+    /// The handover, and the reason.
+    fn check(
+        snapshot: &Self::Snapshot,
+        handover: Self::Handover,
+    ) -> Result<Self::Unclaimed<'_>, (Self::Handover, ProviderError)>;
+    /// Gives the handover of a provider that was checked back. The device is as before.
+    fn give_back(unclaimed: Self::Unclaimed<'_>) -> Self::Handover;
+    /// Goes on with a provider that was checked.
     ///
     /// # Errors
     /// The handover, and the reason. The device goes on then, and the handover can be resumed. `None`: the device is
     /// stopped, because it has confirmed only a part of the snapshot.
-    fn resume(
-        snapshot: &Self::Snapshot,
-        handover: Self::Handover,
+    fn go_on(
+        unclaimed: Self::Unclaimed<'_>,
+        proof: &Self::Proof,
     ) -> Result<Self, (Option<Self::Handover>, ProviderError)>;
     /// Makes a protection domain again.
     ///

@@ -17,13 +17,13 @@ fn parked(ia: Ia<Mock>) -> (IaSnapshot<Mock>, MockHandover) {
 /// Parks and resumes an instance. Checks that the snapshot of the resumed instance is the same.
 fn resumed(ia: Ia<Mock>) -> Ia<Mock> {
     let (snapshot, handover) = parked(ia);
-    let ia = match Ia::resume(&snapshot, handover) {
+    let ia = match Ia::resume(&snapshot, handover, &()) {
         Ok(ia) => ia,
         Err(error) => panic!("{error:?}: {snapshot:#?}"),
     };
     let (again, handover) = parked(ia);
     assert_eq!(again, snapshot);
-    Ia::resume(&again, handover).expect("resumes")
+    Ia::resume(&again, handover, &()).expect("resumes")
 }
 
 /// Environment variable of a process whose tests park and resume instances again and again.
@@ -38,7 +38,7 @@ pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
     let old = std::mem::replace(ia, other);
     *ia = match old.park() {
         Ok((snapshot, handover)) => {
-            let again = Ia::resume(&snapshot, handover);
+            let again = Ia::resume(&snapshot, handover, &());
             resumed(again.unwrap_or_else(|error| panic!("{error:?}: {snapshot:#?}")))
         }
         Err(refused) => refused.ia.expect("the instance"),
@@ -115,8 +115,8 @@ fn a_connection_with_posted_and_unpolled_work_goes_on_after_it_was_parked_and_re
     let (snapshot_a, handover_a) = parked(a.ia);
     let (snapshot_b, handover_b) = parked(b.ia);
     net.release();
-    a.ia = Ia::resume(&snapshot_a, handover_a).expect("resumes");
-    b.ia = Ia::resume(&snapshot_b, handover_b).expect("resumes");
+    a.ia = Ia::resume(&snapshot_a, handover_a, &()).expect("resumes");
+    b.ia = Ia::resume(&snapshot_b, handover_b, &()).expect("resumes");
     assert_eq!(a.completions(a.request), [success(13)]);
     assert_eq!(b.completions(b.recv), [success(3)]);
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)

@@ -31,12 +31,13 @@ use dat_core::provider::{
     ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
+use driver::handover::Claimed;
 use driver::{Clock, DmaMemory, Instant, NamedFd, RealClock};
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::qp::QpSnapshot;
 use hw_mlx::srq::SrqSnapshot;
 use hw_mlx::window::{Window, WindowSnapshot};
-use hw_mlx::{Hca, NotCancelled, NotParked, NotResumed, ParkError, ParkingHca};
+use hw_mlx::{Hca, NotCancelled, NotParked, NotResumed, ParkError, ParkingHca, UnclaimedHca};
 
 use super::errors::{DriverError, ForDat};
 use super::reach::Down;
@@ -189,10 +190,21 @@ impl ParkingProvider {
     }
 }
 
+/// A provider that was checked without a command, and is not claimed. If it is dropped, the function stays parked.
+#[must_use]
+pub struct UnclaimedProvider<'a> {
+    hca: UnclaimedHca,
+    checked: Checked<'a>,
+    /// Number of descriptors that were given.
+    given: usize,
+}
+
 impl ParkProvider for MlxProvider {
     type Parking = ParkingProvider;
     type Snapshot = ProviderSnapshot;
     type Handover = Vec<NamedFd>;
+    type Proof = Claimed;
+    type Unclaimed<'a> = UnclaimedProvider<'a>;
     type PdSnapshot = u32;
     type CqSnapshot = CqSnapshot;
     type SrqSnapshot = SrqSnapshot;
@@ -407,19 +419,42 @@ impl ParkProvider for MlxProvider {
         }
     }
 
-    fn resume(
+    fn check(
         snapshot: &ProviderSnapshot,
         handover: Vec<NamedFd>,
-    ) -> Result<Self, (Option<Vec<NamedFd>>, ProviderError)> {
+    ) -> Result<UnclaimedProvider<'_>, (Vec<NamedFd>, ProviderError)> {
         let ProviderSnapshot { hca, tables } = snapshot;
         // The clock of a function that was parked is the system's.
         let now = RealClock::new().now();
         let checked = match Checked::new(tables, &hca.tables, now) {
             Ok(checked) => checked,
-            Err(error) => return Err((Some(handover), error.into_dat())),
+            Err(error) => return Err((handover, error.into_dat())),
         };
         let given = handover.len();
-        match Hca::resume(hca, handover) {
+        match Hca::check(hca, handover) {
+            Ok(hca) => Ok(UnclaimedProvider {
+                hca,
+                checked,
+                given,
+            }),
+            Err(refused) => Err((refused.descriptors, refused.error.into_dat())),
+        }
+    }
+
+    fn give_back(unclaimed: UnclaimedProvider<'_>) -> Vec<NamedFd> {
+        unclaimed.hca.park()
+    }
+
+    fn go_on(
+        unclaimed: UnclaimedProvider<'_>,
+        claimed: &Claimed,
+    ) -> Result<Self, (Option<Vec<NamedFd>>, ProviderError)> {
+        let UnclaimedProvider {
+            hca,
+            checked,
+            given,
+        } = unclaimed;
+        match hca.go_on(claimed) {
             // The function was stopped, so its descriptors are of no use.
             Ok(hca) => checked
                 .resume(hca)
@@ -500,6 +535,14 @@ impl ParkingProvider {
     fn quiet(&self) -> &ParkingHca {
         // PANIC: only a cancellation that fails leaves none, and all objects were written out before it.
         self.hca.as_ref().expect("a function at its quiet point")
+    }
+}
+
+impl core::fmt::Debug for UnclaimedProvider<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("UnclaimedProvider")
+            .field("hca", &self.hca)
+            .finish_non_exhaustive()
     }
 }
 

@@ -32,9 +32,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use driver::handover::Claimed;
 use driver::{ArenaSnapshot, Function, FunctionSnapshot, NamedFd, UnclaimedMemory};
 use thiserror::Error;
 
+pub use self::resuming::UnclaimedHca;
 use super::Hca;
 use crate::caps::CapabilityPage;
 use crate::cmd::CommandQueueSnapshot;
@@ -46,6 +48,19 @@ use crate::gid::GidTableSnapshot;
 use crate::instance::Own;
 use crate::pages::PagesSnapshot;
 use crate::report::BringupReport;
+
+impl UnclaimedHca {
+    /// Goes on with the function, which this process has claimed. The first commands ask the device for its
+    /// capabilities, event queues, addresses and counters. Only then, when nothing can be refused any more, event queues
+    /// are drained and armed.
+    ///
+    /// # Errors
+    /// As [`Hca::resume`].
+    pub fn go_on(self, claimed: &Claimed) -> Result<Hca, Box<NotResumed>> {
+        let (shared, own) = self.go_on_with(claimed)?;
+        Ok(Hca::new(shared, own))
+    }
+}
 
 /// A function with one instance that was parked.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -255,9 +270,8 @@ impl Hca {
     /// Goes on with a function that this or another process has parked. Its objects are resumed next, and then
     /// [`Hca::finish_resuming`] is called. Events are handled as usual: those that came meanwhile are in the queues.
     ///
-    /// All that can be checked without a command is checked first. The first commands ask the device for what it can
-    /// tell: capabilities, event queues, addresses, counters. Only then, when nothing can be refused any more, event
-    /// queues are drained and armed.
+    /// This is [`Hca::check`] and [`UnclaimedHca::go_on`] in one, for a caller that has claimed the function before, or
+    /// has parked it itself ([`Claimed::by_caller`]).
     ///
     /// # Errors
     /// [`NotResumed`] with the descriptors and the reason. The device is neither stopped nor reset; that happens when
@@ -266,8 +280,20 @@ impl Hca {
         snapshot: &HcaSnapshot,
         descriptors: Vec<NamedFd>,
     ) -> Result<Self, Box<NotResumed>> {
-        let (shared, own) = resuming::resume(snapshot, descriptors)?;
-        Ok(Self::new(shared, own))
+        Self::check(snapshot, descriptors)?.go_on(&Claimed::by_caller())
+    }
+
+    /// Makes a function of a snapshot, and checks all that can be checked without a command: the numbers of the snapshot,
+    /// the descriptors, the memory and the registers. The device is not changed, so this comes before the claim of a
+    /// handover.
+    ///
+    /// # Errors
+    /// [`NotResumed`] with the descriptors and the reason.
+    pub fn check(
+        snapshot: &HcaSnapshot,
+        descriptors: Vec<NamedFd>,
+    ) -> Result<UnclaimedHca, Box<NotResumed>> {
+        resuming::check(snapshot, descriptors)
     }
 
     /// Ends the resumption: frees the memory that the previous process had and that was not claimed, such as mailboxes,
@@ -512,7 +538,7 @@ impl ParkingHca {
         match resuming::take_up(function, &tables, arena) {
             Ok((shared, own)) => Ok(Hca::new(shared, own)),
             Err(refused) => {
-                let (function, error) = refused.into_parts();
+                let (function, error) = *refused;
                 let stage = Stage::Bare(BareFunction(Some(function)));
                 let parking = Self { stage, tables };
                 Err(Box::new(NotCancelled { parking, error }))

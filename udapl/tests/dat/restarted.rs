@@ -16,7 +16,7 @@ use std::thread;
 
 use driver::{Clock, Device, Instant, RealClock, VfioUserServer};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
-use udapl::handover::{self, Parked};
+use udapl::handover::{self, NotAdopted, Offer, Parked};
 use udapl::memory::LmrSlice;
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DmaMemory,
@@ -266,10 +266,26 @@ fn hand_over(end: End, folder: &Path, number: u32) -> ExitStatus {
     next.wait().expect("its status")
 }
 
+/// The first adapter of a process has number 1, as that of the first process of the chain. While the next process has
+/// one, it refuses the offer before it claims it, and can adopt it afterwards.
+fn refused_while_its_number_is_taken(offer: Offer, number: u32) -> Offer {
+    let other = ia_open(&format!("sim:other{number}"), &OpenOptions::default());
+    let other = other.expect("a function");
+    let refused = handover::adopt(offer).expect_err("the number is taken");
+    let why = refused.to_string();
+    assert!(why.contains("an IA with number 1"), "{why}");
+    let NotAdopted::Refused { offer, .. } = refused else {
+        panic!("not before the claim: {why}");
+    };
+    ia_close(other, CloseFlags::Abrupt).expect("closed");
+    *offer
+}
+
 fn take_over(folder: &Path, number: u32) -> End {
     let socket = UnixStream::connect(folder.join(format!("next{number}")));
     let socket = OwnedFd::from(socket.expect("the process before"));
     let offer = handover::receive(socket, deadline()).expect("an offer");
+    let offer = refused_while_its_number_is_taken(offer, number);
     End::of(handover::adopt(offer).expect("it is resumed"))
 }
 

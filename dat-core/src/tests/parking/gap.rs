@@ -7,7 +7,7 @@ use crate::provider::ProviderEvent;
 const SECOND: u64 = 1_000_000_000;
 
 fn resume((snapshot, handover): (IaSnapshot<Mock>, MockHandover)) -> Ia<Mock> {
-    Ia::resume(&snapshot, handover).expect("resumes")
+    Ia::resume(&snapshot, handover, &()).expect("resumes")
 }
 
 /// The peer has answered, and so many deadlines have passed that the attempt would have been given up.

@@ -31,7 +31,7 @@ fn assert_lies(lies: &[Lie]) {
         let Everything { a, b: _b, .. } = Everything::new();
         let (mut snapshot, handover) = parked(a.ia);
         lie(&mut snapshot.tables);
-        let refused = Ia::resume(&snapshot, handover).map(drop);
+        let refused = Ia::resume(&snapshot, handover, &()).map(drop);
         let text = refused.expect_err(expected).error.to_string();
         assert!(text.contains(expected), "{text}, and not {expected}");
     }

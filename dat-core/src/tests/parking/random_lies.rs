@@ -551,7 +551,7 @@ fn a_snapshot_with_random_changes_is_refused_or_harmless() {
         for _ in 0..=random.below(2) {
             changed.tables.harm(&mut random);
         }
-        match Ia::resume(&changed, handover) {
+        match Ia::resume(&changed, handover, &()) {
             Ok(ia) => {
                 taken += 1;
                 use_up(ia, &snapshot.tables, &net);

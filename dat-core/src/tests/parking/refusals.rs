@@ -100,7 +100,7 @@ fn an_instance_that_the_provider_refuses_goes_on() {
         } = Everything::new();
         let opened = a.ia.opened();
         let (snapshot, handover) = parked(a.ia);
-        a.ia = Ia::resume(&snapshot, handover).expect("resumes");
+        a.ia = Ia::resume(&snapshot, handover, &()).expect("resumes");
         assert_eq!(opened.counters(), None, "another adapter");
         let opened = a.ia.opened();
         net.refuse_parking(step);
@@ -129,23 +129,25 @@ fn a_refused_resumption_returns_the_descriptors_as_long_as_the_device_is_unchang
     let a = Side::new(&net, |_| {});
     let (snapshot, handover) = parked(a.ia);
     net.refuse_parking(Step::Resume);
-    let refused = Ia::resume(&snapshot, handover)
+    let refused = Ia::resume(&snapshot, handover, &())
         .map(drop)
         .expect_err("refused");
     assert!(refused.error.to_string().contains("Resume is refused"));
     let handover = refused.handover.expect("the descriptors");
     // Another IA has the number.
-    let ia = Ia::resume(&snapshot, handover).expect("resumes");
+    let ia = Ia::resume(&snapshot, handover, &()).expect("resumes");
     let (snapshot, handover) = parked(ia);
     let mut other = snapshot.clone();
     let b = Side::new(&net, |_| {});
     other.tables.number = b.recv.to_raw().1;
-    let refused = Ia::resume(&other, handover).map(drop).expect_err("refused");
+    let refused = Ia::resume(&other, handover, &())
+        .map(drop)
+        .expect_err("refused");
     let number = other.tables.number;
     assert_eq!(refused.error, ResumeError::Number { number });
     let handover = refused.handover.expect("the descriptors");
     net.refuse_parking(Step::FinishResuming);
-    let refused = Ia::resume(&snapshot, handover)
+    let refused = Ia::resume(&snapshot, handover, &())
         .map(drop)
         .expect_err("refused");
     assert!(refused.handover.is_none(), "the device may have changed");

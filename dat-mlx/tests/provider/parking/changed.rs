@@ -138,7 +138,7 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
         let mut wrong = snapshot.clone();
         change(&mut wrong);
         assert_ne!(wrong, snapshot, "{words}");
-        let refused = MlxProvider::resume(&wrong, descriptors);
+        let refused = resume(&wrong, descriptors);
         let (back, error) = refused.expect_err(words);
         assert!(error.to_string().contains(words), "{words}: {error}");
         assert_eq!(world.resets(), before, "{words}");
@@ -171,7 +171,7 @@ fn qp1_and_a_port_that_the_device_does_not_confirm_are_refused() {
         let mut parked = Node::new(world.open_in_network(1, true)).park();
         let before = world.resets()[0];
         change(&mut parked.snapshot);
-        let resumed = MlxProvider::resume(&parked.snapshot, parked.descriptors);
+        let resumed = resume(&parked.snapshot, parked.descriptors);
         let (back, error) = resumed.expect_err(words);
         assert!(error.to_string().contains(words), "{words}: {error}");
         assert!(back.is_none(), "{words}");
@@ -188,7 +188,8 @@ fn an_instance_gets_no_descriptors_back_if_its_device_was_stopped() {
     let ia = Ia::open(world.open(1), IaConfig::default()).expect("opens");
     let (mut snapshot, descriptors) = ia.park().expect("parked");
     snapshot.provider.tables.gsi.qpn += 1;
-    let refused = Ia::resume(&snapshot, descriptors).expect_err("another QP1");
+    let refused =
+        Ia::resume(&snapshot, descriptors, &Claimed::by_caller()).expect_err("another QP1");
     assert!(refused.handover.is_none(), "{}", refused.error);
     drop(world.open(2));
     world.finish();
@@ -206,7 +207,7 @@ fn objects_that_are_not_what_the_caller_knows_are_refused() {
     MlxProvider::park_pd(&mut parking, other);
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
-    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let resumed = resume(&snapshot, descriptors);
     let mut provider = resumed.map_err(|(_, error)| error).expect("resumed");
     let refused = |error: ProviderError, words: &str| {
         assert!(error.to_string().contains(words), "{words}: {error}");

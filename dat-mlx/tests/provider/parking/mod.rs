@@ -28,6 +28,7 @@ use dat_mlx::{
     MlxProvider, ParkingProvider, Participation, PendingMadSnapshot, ProviderConfig,
     ProviderSnapshot, RegionSnapshot,
 };
+use driver::handover::Claimed;
 use driver::{Clock, Device, DmaMemory, Function, NamedFd, RealClock, VfioUserServer};
 use hw_mlx::HcaConfig;
 use hw_mlx::cq::CqSnapshot;
@@ -190,6 +191,16 @@ impl World {
             );
         }
     }
+}
+
+/// Goes on with a provider that this process has parked.
+fn resume(
+    snapshot: &ProviderSnapshot,
+    descriptors: Vec<NamedFd>,
+) -> Result<MlxProvider, (Option<Vec<NamedFd>>, ProviderError)> {
+    let unclaimed = MlxProvider::check(snapshot, descriptors)
+        .map_err(|(descriptors, error)| (Some(descriptors), error))?;
+    MlxProvider::go_on(unclaimed, &Claimed::by_caller())
 }
 
 fn mac(n: u8) -> [u8; 6] {
@@ -458,7 +469,7 @@ impl Parked {
             descriptors,
             objects,
         } = self;
-        let resumed = MlxProvider::resume(&snapshot, descriptors);
+        let resumed = resume(&snapshot, descriptors);
         let provider = resumed.map_err(|(_, error)| error).expect("resumed");
         objects.resume(provider)
     }

@@ -64,7 +64,7 @@ fn resumed(
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
     meanwhile(&snapshot, &mut b);
-    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let resumed = resume(&snapshot, descriptors);
     let a = resumed.map_err(|(_, error)| error).expect("resumed");
     [a, b]
 }
@@ -311,7 +311,7 @@ fn all_that_the_network_knows_is_in_the_next_snapshot() {
         bytes: 6,
         took: Duration::from_nanos(7),
     });
-    let resumed = MlxProvider::resume(&first, descriptors);
+    let resumed = resume(&first, descriptors);
     let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
     a.finish_resuming().expect("all is there");
     let (mut second, descriptors) = parked(a);

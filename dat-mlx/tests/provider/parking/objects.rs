@@ -142,7 +142,7 @@ fn a_window_stays_bound_and_is_bound_anew() {
         descriptors,
         objects,
     } = parked;
-    let resumed = MlxProvider::resume(&snapshot, {
+    let resumed = resume(&snapshot, {
         world.go_on();
         descriptors
     });
@@ -196,7 +196,7 @@ fn the_event_of_an_armed_queue_is_counted_once() {
                 world.go_on();
                 assert_eq!(cookies(&b.wait_for(1)), [0]);
             }
-            let resumed = MlxProvider::resume(&snapshot, descriptors);
+            let resumed = resume(&snapshot, descriptors);
             let mut provider = resumed.map_err(|(_, error)| error).expect("resumed");
             provider.progress();
             let now = provider.now();
@@ -359,7 +359,7 @@ fn random_numbers_of_a_configured_seed_do_not_come_again() {
         let parking = begun.map_err(|(_, error)| error).expect("quiet");
         let finished = MlxProvider::finish_parking(parking);
         let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
-        let resumed = MlxProvider::resume(&snapshot, descriptors);
+        let resumed = resume(&snapshot, descriptors);
         provider = resumed.map_err(|(_, error)| error).expect("resumed");
         provider.finish_resuming().expect("all is there");
     }
@@ -398,7 +398,7 @@ fn a_parking_that_cannot_be_finished_is_cancelled() {
         } else {
             let finished = MlxProvider::finish_parking(parking);
             let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
-            let resumed = MlxProvider::resume(&snapshot, descriptors);
+            let resumed = resume(&snapshot, descriptors);
             resumed.map_err(|(_, error)| error).expect("resumed")
         };
         a = objects.resume(provider);

@@ -128,7 +128,7 @@ impl Run {
         // Commands need time.
         world.go_on();
         let provider = match parked {
-            Ok((snapshot, descriptors)) => MlxProvider::resume(&snapshot, descriptors)
+            Ok((snapshot, descriptors)) => resume(&snapshot, descriptors)
                 .map_err(|(_, error)| error)
                 .expect(&text),
             Err(parking) => MlxProvider::cancel_parking(parking)

@@ -55,7 +55,7 @@ fn a_resumption_is_finished_before_the_next_parking() {
         descriptors,
         objects,
     } = Node::new(world.open(1)).park();
-    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let resumed = resume(&snapshot, descriptors);
     let provider = resumed.map_err(|(_, error)| error).expect("resumed");
     let (mut provider, error) = not_begun(provider);
     assert!(error.contains("was not all claimed yet"), "{error}");
@@ -162,7 +162,7 @@ fn memory_that_is_not_of_the_arena_is_refused_by_name() {
     MlxProvider::park_pd(&mut parking, pd);
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
-    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let resumed = resume(&snapshot, descriptors);
     let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
     a.resume_pd(&pd).expect("resumed");
     let (registration, memory) = a.resume_region(pd, ALL, &parked).expect("resumed");
@@ -190,7 +190,7 @@ fn a_parking_without_all_objects_is_not_finished() {
     let objects = things.park(&mut parking);
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
-    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let resumed = resume(&snapshot, descriptors);
     let node = objects.resume(resumed.map_err(|(_, error)| error).expect("resumed"));
     drop((node, world.open(2)));
     world.finish();
@@ -310,7 +310,7 @@ fn a_domain_that_is_written_out_wrongly_does_not_stand_for_another_one() {
     }
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
-    let resumed = MlxProvider::resume(&snapshot, descriptors);
+    let resumed = resume(&snapshot, descriptors);
     let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
     for pd in domains {
         a.resume_pd(&pd).expect("resumed");

@@ -1,18 +1,19 @@
 //! The way from a snapshot to an instance.
 //!
-//! There are two parts. The first one makes all tables again and compares the numbers of the snapshot with each other,
-//! with the memory and with the registers. It writes nothing. The second one sends commands that only ask, and compares
-//! the answers. Until its end nothing here switches bus mastering off, so a refusal leaves the device as it was.
+//! There are two parts. The first one ([`check`]) makes all tables again and compares the numbers of the snapshot with
+//! each other, with the memory and with the registers. It writes nothing, and needs no claim. The second one sends
+//! commands that only ask, and compares the answers. Until its end nothing here switches bus mastering off, so a refusal
+//! leaves the device as it was.
 //!
 //! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
-//! loses no event, and the process that has parked the function can go on with it. The device writes an event for each
+//! loses no event, and the process that has claimed the function can try again. The device writes an event for each
 //! command meanwhile. An overrun would stop it, so the first part ends with the question whether there is room for
 //! those events. After a number of refusals there is none any more.
 
 use std::collections::BTreeSet;
 
 use driver::handover::Claimed;
-use driver::{Block, DmaArena, Function, Interrupt, NamedFd};
+use driver::{Block, DmaArena, Function, Interrupt, NamedFd, UnclaimedFunction};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
 use super::{HcaSnapshot, HcaTables, LIMITS, MOST_ENDED, PortSnapshot};
@@ -43,96 +44,114 @@ const QUESTIONS_OF_ENDED: u32 = 2;
 /// State of a function, and of its only instance.
 pub(super) type Instance = (Shared, Own);
 
-/// Resumes a function and its instance.
-pub(super) fn resume(
+/// A function and its instance that were checked without a command, and that this process may not use yet. If it is
+/// dropped, the device stays parked.
+#[must_use]
+pub struct UnclaimedHca {
+    // It is dropped before the function.
+    rebuilt: Tables,
+    function: UnclaimedFunction,
+    tables: HcaTables,
+    /// Number of descriptors that were given.
+    count: usize,
+}
+
+impl std::fmt::Debug for UnclaimedHca {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnclaimedHca")
+            .field("function", &self.function)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a function and its instance of a snapshot, and checks all that needs no command.
+pub(super) fn check(
     snapshot: &HcaSnapshot,
     descriptors: Vec<NamedFd>,
-) -> Result<Instance, Box<NotResumed>> {
+) -> Result<UnclaimedHca, Box<NotResumed>> {
     let count = descriptors.len();
     let not_begun = |descriptors, error| {
-        Err(Box::new(NotResumed {
+        Box::new(NotResumed {
             descriptors,
             touched: false,
             error,
-        }))
+        })
     };
     if snapshot.function.vectors.is_empty() {
         let error = ResumeError::snapshot(TABLE, "it has no interrupt vectors");
-        return not_begun(descriptors, error);
+        return Err(not_begun(descriptors, error));
     }
-    let function = match Function::resume(&snapshot.function, descriptors) {
-        Ok(function) => function.go_on(&Claimed::by_caller()),
-        Err((descriptors, error)) => return not_begun(descriptors, error.into()),
-    };
-    // The given descriptors are closed now, so there is room for as many. One more is for files of /proc.
-    let reserve: Result<Vec<Interrupt>, _> = (0..=count).map(|_| function.wakeup()).collect();
-    let taken = match &reserve {
-        Ok(_) => take_up(function, &snapshot.tables, None),
-        Err(_) => Err(Box::new(Refused {
+    let function = Function::resume(&snapshot.function, descriptors)
+        .map_err(|(descriptors, error)| not_begun(descriptors, error.into()))?;
+    match Tables::rebuild(&function, &snapshot.tables, None) {
+        Ok(rebuilt) => Ok(UnclaimedHca {
+            rebuilt,
             function,
-            touched: false,
-            error: ResumeError::snapshot(
-                TABLE,
-                format!("the system has no room for {count} more descriptors"),
-            ),
-        })),
-    };
-    taken.map_err(|refused| {
-        let Refused {
+            tables: snapshot.tables.clone(),
+            count,
+        }),
+        Err(error) => Err(not_begun(function.park(), error)),
+    }
+}
+
+impl UnclaimedHca {
+    /// Gives the descriptors back. The device is as before.
+    #[must_use]
+    pub fn park(self) -> Vec<NamedFd> {
+        let Self {
+            rebuilt, function, ..
+        } = self;
+        drop(rebuilt);
+        function.park()
+    }
+
+    /// Goes on with the function, which the claim allows.
+    pub(super) fn go_on_with(self, claimed: &Claimed) -> Result<Instance, Box<NotResumed>> {
+        let Self {
+            rebuilt,
             function,
-            touched,
-            error,
-        } = *refused;
-        // Duplicates of the function's descriptors take the place of the reserve.
-        drop(reserve);
-        let descriptors = match function.park() {
-            Ok((_, descriptors)) => descriptors,
-            Err((function, error)) => {
-                tracing::error!(function = function.name(), %error, "its descriptors cannot be given back; it is closed");
-                Vec::new()
+            tables,
+            count,
+        } = self;
+        let function = function.go_on(claimed);
+        // The given descriptors are closed now, so there is room for as many. One more is for files of /proc.
+        let reserve: Result<Vec<Interrupt>, _> = (0..=count).map(|_| function.wakeup()).collect();
+        let (touched, taken) = match &reserve {
+            Ok(_) => (true, rebuilt.verify(&function, &tables)),
+            Err(_) => {
+                drop(rebuilt);
+                let what = format!("the system has no room for {count} more descriptors");
+                (false, Err(ResumeError::snapshot(TABLE, what)))
             }
         };
-        Box::new(NotResumed {
-            descriptors,
-            touched,
-            error,
+        taken.map_err(|error| {
+            // Duplicates of the function's descriptors take the place of the reserve.
+            drop(reserve);
+            let descriptors = match function.park() {
+                Ok((_, descriptors)) => descriptors,
+                Err((function, error)) => {
+                    tracing::error!(function = function.name(), %error, "its descriptors cannot be given back; it is closed");
+                    Vec::new()
+                }
+            };
+            Box::new(NotResumed {
+                descriptors,
+                touched,
+                error,
+            })
         })
-    })
-}
-
-/// A function whose tables were refused.
-pub(super) struct Refused {
-    function: Function,
-    /// True if the device got a command.
-    touched: bool,
-    error: ResumeError,
-}
-
-impl Refused {
-    /// Returns the function and the reason.
-    pub(super) fn into_parts(self) -> (Function, ResumeError) {
-        (self.function, self.error)
     }
 }
 
-/// Makes the tables again, and goes on with the function. `arena` is the arena of a function that was not parked.
+/// Makes the tables of a function again that was not parked, and goes on with it. `arena` is its arena, if that exists.
 pub(super) fn take_up(
     function: Function,
     tables: &HcaTables,
     arena: Option<DmaArena>,
-) -> Result<Instance, Box<Refused>> {
-    let mut touched = false;
-    let taken = Tables::rebuild(&function, tables, arena).and_then(|rebuilt| {
-        touched = true;
-        rebuilt.verify(&function, tables)
-    });
-    taken.map_err(|error| {
-        Box::new(Refused {
-            function,
-            touched,
-            error,
-        })
-    })
+) -> Result<Instance, Box<(Function, ResumeError)>> {
+    Tables::rebuild(&function, tables, arena)
+        .and_then(|rebuilt| rebuilt.verify(&function, tables))
+        .map_err(|error| Box::new((function, error)))
 }
 
 /// The tables, before the device has confirmed them.
