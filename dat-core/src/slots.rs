@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(numbers(slots.two_mut(first, other)), None);
     }
 
-    /// The keys of drawn calls are those of a table that is written out and read in before each call.
+    /// A table that is written out and read in after each drawn call gives out the keys of one that is not.
     #[test]
     fn keys_stay_when_the_table_is_written_out_and_read_in() {
         let (mut table, mut same) = (Slots::<EpKey, One>::new(7), Slots::<EpKey, One>::new(7));

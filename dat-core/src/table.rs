@@ -1,5 +1,5 @@
-//! Tables whose values are found by key, and which can be written out and read in: a key of the table that was read in
-//! finds the same value, and the keys of later values are the same, too.
+//! Tables whose values are found by key. A table can be written out and read in: each key then finds the same value,
+//! and later values get the keys that they would have got.
 //!
 //! A key holds the index of a slot, from 1, and a generation, which is odd. The generation grows by 2 with each value
 //! of the slot and wraps, so that the key of a removed value finds nothing. The slot that was emptied last is filled
@@ -138,8 +138,8 @@ impl<K: Key, V> Table<K, V> {
         self.get(key).is_some()
     }
 
-    /// Returns whether the table has given out the key at some time. Generations wrap: of two keys of a slot, that one
-    /// is the earlier one from which fewer generations lead to the other one.
+    /// Returns whether the table has given out the key at some time. Generations wrap. A key counts as given out if its
+    /// generation is less than 2^31 before the next generation of its slot.
     pub(crate) fn has_given_out(&self, key: K) -> bool {
         let slot = place_of(key).and_then(|place| self.slots.get(place));
         let next = match slot {

@@ -140,7 +140,7 @@ fn read() -> Vec<HandedIn> {
         tracing::warn!(
             ?given,
             most = MOST,
-            "LISTEN_FDS is no such number: no descriptor is taken"
+            "LISTEN_FDS is no number from 1 to `most`: no descriptor is taken"
         );
     }
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();

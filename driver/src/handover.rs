@@ -1,4 +1,4 @@
-//! The ways of parked functions to the next process: a socket, and systemd's descriptor store.
+//! Two ways to hand parked functions to the next process: a socket, and systemd's descriptor store.
 //!
 //! A handover is a snapshot (bytes that the layer above writes) and named descriptors. It goes to a process that waits
 //! at a UNIX socket ([`await_receiver`], [`receive`]), or into the descriptor store of systemd and from there to the
@@ -15,11 +15,11 @@
 //! - The new process sends no command to the device and writes no register until it has claimed the handover
 //!   ([`Claim::take`]). The types have this order: [`Function::resume`](crate::Function::resume) gives an
 //!   [`UnclaimedFunction`](crate::UnclaimedFunction), and its `go_on` needs a [`Claimed`].
-//! - The old process resumes its function only after it has claimed its own handover, which [`NotGiven`] says.
-//! - Messages only shorten the wait for the claim, and transport reasons.
+//! - The old process resumes its function only after it has claimed its own handover. [`NotGiven`] reports that claim.
+//! - Messages only shorten the wait for the claim, and carry reasons.
 //!
-//! The claim is for ever. The driving lock of a function (`driving_lock`) ends with its process: it prevents that two
-//! living processes drive the function at a time, and the claim prevents that an old snapshot is used after its
+//! A claim is never undone. The driving lock of a function (`driving_lock`) ends with its process. The lock prevents
+//! two living processes from driving the function at a time. The claim prevents the use of an old snapshot after its
 //! process has ended. A handover needs both. A claim is advisory, as the lock is.
 //!
 //! # The receiver's order
@@ -54,8 +54,8 @@
 //! [`connect_within`](crate::connect_within), or use one that they have. Message boundaries (`SOCK_SEQPACKET`) would
 //! save little: messages have a fixed header, and the long parts are in a file. Each end refuses a peer of another
 //! user, except root. The sender keeps its descriptors until it knows who has claimed the handover. Its last step is
-//! always an attempt to claim the handover, whether an answer has arrived, the peer has hung up or the deadline has
-//! passed:
+//! always an attempt to claim the handover: after an answer, after the peer has hung up, and after the deadline. The
+//! outcomes are:
 //!
 //! | moment at which a process dies (or the deadline passes) | claimed by | the sender | the receiver |
 //! |---|---|---|---|

@@ -33,7 +33,7 @@ pub(crate) fn poll_ready(
 fn poll(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<bool, Errno> {
     loop {
         let now = monotonic_now();
-        // A longer sleep is several: not every duration fits into a `timespec`.
+        // A longer sleep is divided, because not every duration fits into a `timespec`.
         let left = deadline.since(now).min(MAX_WAIT);
         match ppoll(fds, Some(TimeSpec::from(left)), None) {
             Ok(0) if now + left < deadline => {}

@@ -28,7 +28,7 @@ use crate::rights::caller_variable;
 pub enum ServiceManagerError {
     /// `NOTIFY_SOCKET` is neither an absolute path nor `@` and a name, or is too long.
     #[error(
-        "NOTIFY_SOCKET is {address:?}, {} bytes: an absolute path or @NAME of a UNIX socket is below 108 bytes",
+        "NOTIFY_SOCKET is {address:?}, {} bytes: it must be an absolute path or @NAME of less than 108 bytes",
         address.len()
     )]
     Address {

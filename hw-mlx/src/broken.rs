@@ -1,5 +1,5 @@
-//! Slot queues that have failed: each of them notes it where the function can see it, because a function is not parked
-//! before they are repaired.
+//! Slot queues that have failed. A queue that fails enters its name in a list of the function, because a function is
+//! not parked before its queues are repaired.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ impl BrokenQueues {
     }
 }
 
-/// Whether a slot queue is broken. While it is, its name is among the function's [`BrokenQueues`].
+/// State of a slot queue: working or broken. The name of a broken queue is among the function's [`BrokenQueues`].
 #[derive(Debug)]
 pub(crate) struct Broken {
     is_broken: bool,

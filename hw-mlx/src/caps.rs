@@ -215,8 +215,8 @@ impl Caps {
         pages
     }
 
-    /// Returns the capabilities that such pages say, or `None` if a page is too short, or if the general one is
-    /// missing. The maximum of each value is taken to be the current one.
+    /// Returns the capabilities of such pages; `None` if the general page is missing or too short. Another page that is
+    /// too short counts as missing. The current value of each capability is also used as its maximum.
     pub(crate) fn of_images(pages: &[CapabilityPage]) -> Option<Self> {
         fn read<T: FromBytes + Clone>(pages: &[CapabilityPage], kind: CapType) -> Option<Page<T>> {
             let page = pages.iter().find(|page| page.op_mod == kind.current())?;

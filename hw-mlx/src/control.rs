@@ -630,7 +630,8 @@ impl Control {
             return;
         };
         tracing::error!(function = self.function.name(), %cause, "the device is dead");
-        // During a resumption, DMA is the business of the process that has parked the function.
+        // `bus_master` is false until a resumption has confirmed the tables. A process that may still refuse the
+        // function does not stop its DMA.
         if self.bus_master {
             self.stop_dma();
         }

@@ -361,8 +361,8 @@ impl Inbox {
     /// Maximum number of queued events, which bounds the memory for events that are never fetched.
     const LIMIT: usize = 1 << 16;
 
-    /// Makes the queue of an instance of another process. Whatever is in it counts as not seen yet. Returns `None` if
-    /// there is too much.
+    /// Makes the queue of an instance of another process. All its events count as not seen yet. Returns `None` if there
+    /// are too many.
     pub(crate) fn resume(events: &[AsyncEvent], lost: u64) -> Option<Self> {
         (events.len() <= Self::LIMIT && lost <= 1 << 62).then(|| Self {
             events: events.iter().copied().collect(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::address::{AddressError, Mac, is_station, is_unicast};
 use crate::resume_error::ResumeError;
 
-/// Largest number that is taken from a snapshot for a counter that only grows. A counter that grows ten million times
-/// in a second reaches it after 228 years. No sum of counters overflows. `dat-core` has the same limit.
+/// Largest value that a snapshot may have for a counter that only grows. A counter that grows ten million times in a
+/// second reaches it after 228 years. Sums of such counters do not overflow. The connection manager of `dat-core` has
+/// the same limit.
 pub(crate) const MOST_COUNTED: u64 = 1 << 56;
 
 /// Facts of a snapshot by which its items are checked.
@@ -17,7 +18,7 @@ pub(crate) struct Bounds {
     pub(crate) mac: Mac,
     /// Time of the parking.
     pub(crate) parked: Duration,
-    /// Whether the link is up. While it is down, no timer is set.
+    /// True if the link is up. No timer is set while it is down.
     pub(crate) up: bool,
 }
 

@@ -55,7 +55,7 @@ impl Budget {
         spent: Duration,
         bounds: &Bounds,
     ) -> Result<(), ResumeError> {
-        bounds.timer(item, "end of what is used up", spent, BURST)?;
+        bounds.timer(item, "end of the used budget", spent, BURST)?;
         // A burst may be nanoseconds shorter than a second, depending on the configuration's rate.
         self.spent = spent.min(bounds.parked.saturating_add(self.burst));
         Ok(())

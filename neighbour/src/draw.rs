@@ -16,10 +16,10 @@ impl Draw {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// Goes on behind the first `words` random words of a seed.
+    /// Makes the generator of a seed, and skips the first `words` random words.
     ///
     /// # Errors
-    /// No process has drawn so many words.
+    /// `words` is larger than any process can have drawn.
     pub(crate) fn resume(seed: u64, words: u64) -> Result<Self, ResumeError> {
         counted("random numbers", "words", words)?;
         let mut draw = Self::new(seed);

@@ -47,7 +47,7 @@ pub enum ResumeError {
     Number {
         /// The item that has the number.
         item: String,
-        /// What the number counts.
+        /// Name of the things that are counted.
         of: &'static str,
         /// The number.
         number: u64,
@@ -61,7 +61,7 @@ pub enum ResumeError {
     Time {
         /// The item that has the time.
         item: String,
-        /// What happens at the time.
+        /// Name of the event at that time.
         of: &'static str,
         /// The time.
         time: Duration,

@@ -1,9 +1,9 @@
-//! Snapshots: what one process writes down so that another one goes on with an adapter's neighbours.
+//! Snapshots, by which another process goes on with an adapter's neighbours.
 //!
-//! A snapshot is plain data, and its fields are public, so that a layer above can write it out and read it in. Nothing
-//! in a snapshot is believed when it is read: [`Neighbours::resume`](crate::Neighbours::resume) checks every number.
-//! What follows from other fields is not in a snapshot: the groups that we have joined, the time of the first timer,
-//! and the limits, which are the configuration's.
+//! A snapshot is plain data, and its fields are public, so that a layer above can write it out and read it in.
+//! [`Neighbours::resume`](crate::Neighbours::resume) does not trust a snapshot: it checks every number. A snapshot has
+//! no groups that we have joined and no time of the first timer, because they follow from other fields. It has no
+//! limits, because those of the configuration apply.
 //!
 //! All times are those of the caller's clock, whose origin the crate does not know. They are valid in another process
 //! if its clock has the same origin, as CLOCK_MONOTONIC does until the machine boots again.
@@ -77,7 +77,9 @@ pub struct NeighbourSnapshot {
     pub mac: Option<Mac>,
     /// Address of ours from which a sender last wanted to send.
     pub asker: IpAddr,
-    /// True if no local sender has needed the entry ([`Need::Sender`](crate::Need::Sender)).
+    /// True if the entry counts as a stranger's: it was made for a datagram's sender
+    /// ([`Need::Sender`](crate::Need::Sender)), and no local sender has needed it with
+    /// [`Need::Own`](crate::Need::Own) since.
     pub stranger: bool,
     /// Number of requests sent in this state.
     pub tries: u8,

@@ -1,13 +1,13 @@
 //! An adapter that outlives its process.
 //!
-//! [`park`] turns an instance, the only one of its adapter, into a [`Parked`]: bytes and descriptors. The device is
-//! told nothing and goes on with the work that it has: it acknowledges, fills posted receives and writes completions.
-//! [`resume`] makes an instance of them, in another process or in the same one. Handles, cookies, contexts and memory
-//! addresses stay; peers notice nothing but time that passes.
+//! [`park`] turns an instance, the only one of its adapter, into a [`Parked`]: bytes and descriptors. No command stops
+//! the device, and it goes on with its work: it acknowledges, fills posted receives and writes completions. [`resume`]
+//! makes an instance of the bytes and descriptors, in another process or in the same one. Handles, cookies, contexts
+//! and memory addresses stay. Peers notice only a pause.
 //!
 //! The bytes and descriptors go to the next process over a UNIX socket ([`await_receiver`], [`receive`]), or by
-//! systemd's descriptor store ([`store`], [`take_stored`]); module [`driver::handover`] has the conversation, and the
-//! rule by which only one process can have a handover. [`adopt`] keeps to that rule.
+//! systemd's descriptor store ([`store`], [`take_stored`]). Module [`driver::handover`] describes the protocol, and the
+//! rule by which only one process can have a handover. [`adopt`] follows that rule.
 //!
 //! A parked instance keeps its number, which is in all handles, and the first instance of each process has number 1. So
 //! the next process adopts before it opens an adapter of its own.
@@ -43,8 +43,7 @@
 //!
 //! A region's memory is that of the parked process, at the same address; [`Ia::lmr_memory`] returns it.
 //!
-//! [The decision](https://docs.rs/udapl) `docs/decisions/parked-functions.md` lists what is refused, and what is not
-//! detected.
+//! The page `docs/decisions/parked-functions.md` of the repository lists what is refused, and what is not detected.
 
 mod format;
 
@@ -79,7 +78,7 @@ pub struct Parked {
 pub struct Resumed {
     /// The instance.
     pub ia: Ia,
-    /// The program's own words, as [`park`] got them.
+    /// The program's own bytes, as [`park`] got them.
     pub words: Vec<u8>,
 }
 
@@ -96,10 +95,10 @@ impl fmt::Debug for Resumed {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParkFailure {
-    /// The program's words are too long.
-    #[error("{bytes} bytes of the program's own words; a snapshot has room for {MAX_WORDS}")]
+    /// The program's own bytes are too many.
+    #[error("the program's own data has {bytes} bytes; a snapshot has room for {MAX_WORDS}")]
     Words {
-        /// Their length.
+        /// Their number.
         bytes: usize,
     },
     /// The instance cannot be parked.
@@ -127,9 +126,9 @@ impl NotParked {
         Self { ia, error }
     }
 
-    /// Returns the instance, which goes on. If the refusal came late, its wakers, descriptors and
-    /// [`Adapter`](crate::Adapter) values are new, and the recorder and measurements begin anew. `None` if the instance
-    /// could not go on; its device is stopped then.
+    /// Returns the instance, which goes on. If the last step of the parking was refused, earlier wakers, descriptors
+    /// and [`Adapter`](crate::Adapter) values are of no use any more, and the recorder and measurements begin anew.
+    /// `None` if the instance could not go on; its device is stopped then.
     #[must_use]
     pub fn into_ia(self) -> Option<Ia> {
         let ia = self.ia.into_inner();
@@ -199,8 +198,8 @@ pub struct NotResumed {
     pub error: ResumeFailure,
 }
 
-/// Parks an instance, the only one of its adapter. `words` are the program's own, at most [`MAX_WORDS`] bytes, and come
-/// back from [`resume`].
+/// Parks an instance, the only one of its adapter. `words` are the program's own bytes, at most [`MAX_WORDS`].
+/// [`resume`] and [`adopt`] return them.
 ///
 /// The program first drops its own clones of DMA memory, ends threads that wait in the instance, and removes agents,
 /// watchers and keepers.
@@ -292,8 +291,8 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
     }
 }
 
-/// Goes on with an instance that this or another process has parked. The caller makes sure that no other process does:
-/// [`adopt`] is for offers.
+/// Goes on with an instance that this or another process has parked. The caller makes sure that no other process goes
+/// on with it. [`adopt`] does that for an offer.
 ///
 /// # Errors
 /// [`NotResumed`] with the reason: the bytes are of another version, or damaged; another function; rings or counters

@@ -1,7 +1,7 @@
 //! The state of an adapter with one instance that is parked and resumed.
 //!
-//! All arrivals were handled before, so only the connection manager is written out. The instances that listen follow
-//! from their service points, and the number of connections from endpoints and requests. The instance gets the index 0.
+//! All arrivals were handled before, so only the connection manager is written out. The resumption derives listeners
+//! from the service points, and the number of connections from endpoints and requests. The instance gets the index 0.
 
 use super::{Adapter, InstanceIndex, Point, State};
 use crate::cm::{Cm, CmSnapshot, Config, ListenId};
@@ -22,8 +22,8 @@ impl Adapter {
 }
 
 impl State {
-    /// Writes the connection manager out. Connections that have an owner get the instance as owner: those of ended
-    /// instances only wait for their end.
+    /// Writes the connection manager out. Each connection that has an owner gets the instance as owner, also one of an
+    /// instance that has ended: such a connection only waits for its end.
     pub(crate) fn park(&self, now: Nanos) -> CmSnapshot {
         let mut snapshot = self.cm.park(now);
         for conn in &mut snapshot.conns {
@@ -53,7 +53,7 @@ impl State {
     }
 
     /// Directs requests at a listener to an instance that has listened there before. Returns false if another service
-    /// point has the listener, or if it is not that of `service_id`.
+    /// point has the listener, or if the listener does not listen at `service_id`.
     pub(crate) fn listen_again(
         &mut self,
         instance_index: InstanceIndex,

@@ -238,7 +238,7 @@ impl Refused {
         all.filter(|(_, times)| *times != 0)
     }
 
-    /// Returns the counts as [`each`](Self::each) has listed them. Counts of the same reason are added.
+    /// Makes the counts again from those that [`each`](Self::each) returns. Counts of the same reason are added.
     #[must_use]
     pub fn of_each(counts: impl IntoIterator<Item = (RejectReason, u64)>) -> Self {
         let mut refused = Self::default();

@@ -8,7 +8,7 @@ use crate::provider::MadAddress;
 /// Maximum number of queued datagrams. Peers determine how many answers we have to send. Answers over the limit are
 /// dropped; the peer then repeats its message, and the repetition is answered.
 const ROOM: usize = 4096;
-/// Maximum number of datagrams in a full queue to which one was put back.
+/// Maximum length of the queue: a full queue, and one datagram that was put back.
 pub(super) const MOST: usize = ROOM + 1;
 
 /// Datagrams to send, oldest first.

@@ -78,8 +78,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reduces each code that is larger than a legal one to the largest legal one. Raises `max_ack_timeout` to at
-    /// least 1.
+    /// Reduces each code that is over its limit to the limit. Raises `max_ack_timeout` to at least 1.
     #[must_use]
     pub(super) fn clamped(self) -> Self {
         Self {

@@ -20,14 +20,14 @@
 //! which the deadline applied may have arrived meanwhile, so the caller handles the received datagrams first: a
 //! repetition would do no harm, but a connection would be given up although its peer has answered.
 //!
-//! `park` changes nothing, so it need not be undone if something else cannot be parked. It refuses nothing: all that a
-//! connection manager has is plain data. Not written out are the indices by communication ID, by queue pair and by
-//! service ID, the queue of deadlines and the counts of pending requests, which follow from the connections, and
-//! messages that are not repeated any more.
+//! `park` changes nothing, so it need not be undone if something else cannot be parked. It refuses nothing, because all
+//! that a connection manager has is plain data. It does not write out what follows from the connections: the indices by
+//! communication ID, by queue pair and by service ID, the queue of deadlines, and the counts of pending requests. It
+//! does not write out messages that are not repeated any more.
 //!
-//! `resume` believes nothing. Every number is bounded, and the parts of a connection must fit its state. What it cannot
-//! check is whether the peer is in the matching state, whether the queue pair exists, and whether an owner
-//! ([`ConnSnapshot::owner`](super::ConnSnapshot::owner)) exists: the layers above know.
+//! `resume` does not trust the snapshot. Every number is bounded, and the parts of a connection must fit its state. The
+//! connection manager cannot check that the peer is in the matching state, or that the queue pair and the owner
+//! ([`ConnSnapshot::owner`](super::ConnSnapshot::owner)) exist. The layers above know queue pairs and owners.
 
 mod events;
 
@@ -198,7 +198,7 @@ impl Cm {
             refusals.follow(id, conn, most);
             before.is_none() && conn.refused_as.is_some()
         })?;
-        // The others are in no list, so this counts them as pending, if they are, and changes nothing else.
+        // Connections that are in no list count as pending, if they are. One that this loop adds to a list was missing.
         for one in &snapshot.conns {
             let Some(conn) = self.conns.get_mut(one.id) else {
                 continue;
@@ -217,7 +217,7 @@ impl Cm {
     }
 }
 
-/// Adds the connections of a list to the list, in order. `follow` returns whether it has added the connection.
+/// Adds connections to a list of the connection manager, in order. `follow` adds one, and returns whether it has.
 fn number(
     conns: &mut Table<ConnId, Conn>,
     list: &'static str,
@@ -355,7 +355,7 @@ fn check_counters(counters: &Counters) -> Result<(), ResumeError> {
     Ok(())
 }
 
-/// Makes the queue of datagrams to send, each of which is one that a connection manager makes.
+/// Makes the queue of datagrams to send. Refuses a datagram that no connection manager would make.
 fn resume_outbox(snapshot: &CmSnapshot) -> Result<Outbox, ResumeError> {
     const TABLE: &str = "the datagrams to send";
     let count = snapshot.outbox.len() as u64;

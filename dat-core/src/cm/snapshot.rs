@@ -104,7 +104,7 @@ pub struct ConnSnapshot {
     pub silent: bool,
     /// True if the consumer has released the identifier.
     pub released: bool,
-    /// Time at which the state's time is over, in the states that have a limit.
+    /// Deadline of the state, in the states that end by time.
     pub state_deadline: Option<Nanos>,
     /// Time at which the consumer gives the attempt up, if it has set one.
     pub consumer_deadline: Option<Nanos>,

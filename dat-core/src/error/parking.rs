@@ -10,7 +10,7 @@ use crate::table::TableError;
 #[non_exhaustive]
 pub enum ParkError {
     /// The adapter has other instances. The function is parked with one instance.
-    #[error("the adapter has {count} instances: all but one are closed before it is parked")]
+    #[error("the adapter has {count} instances: close all but one before the parking")]
     Instances {
         /// Number of instances, including this one.
         count: usize,
@@ -37,7 +37,7 @@ pub enum ParkError {
         cno: CnoHandle,
     },
     /// A CNO has an agent, which is a function of the program.
-    #[error("{cno:?} has an agent: the program removes it, and sets it again after the resumption")]
+    #[error("{cno:?} has an agent: remove it before the parking, and set it again later")]
     Agent {
         /// The CNO.
         cno: CnoHandle,
@@ -49,7 +49,7 @@ pub enum ParkError {
         count: usize,
     },
     /// The recorder has a keeper, which is a function of the program.
-    #[error("the recorder has a keeper: the program stops the recorder")]
+    #[error("the recorder has a keeper: stop the recorder before the parking")]
     Keeper,
     /// Another process cannot have the memory of a region.
     #[error("the memory of {lmr:?} cannot be parked: {error}")]
@@ -60,10 +60,10 @@ pub enum ParkError {
         #[source]
         error: ProviderError,
     },
-    /// The program still has the memory of a region. The memory is the next process's after the parking, so the
-    /// program drops its own first.
+    /// The program still has the memory of a region. The memory belongs to the next process after the parking, so the
+    /// program drops its own clones first.
     #[error(
-        "the program still has the memory of {lmr:?} (clones: {owners}), and drops it before the parking"
+        "the program still has the memory of {lmr:?} (clones: {owners}): drop it before the parking"
     )]
     Memory {
         /// The region.
@@ -80,7 +80,7 @@ pub enum ParkError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResumeError {
     /// The clock shows an earlier time than at the parking: it is another clock, or the system was started again.
-    #[error("the clock shows {now} ns, and {parked_at} ns when the state was parked")]
+    #[error("the clock shows {now} ns, and showed {parked_at} ns at the parking")]
     Clock {
         /// Time of the parking.
         parked_at: Nanos,
@@ -115,8 +115,8 @@ pub enum ResumeError {
         /// The provider's reason.
         error: String,
     },
-    /// An IA of this process has the number that is in all handles of the parked IA.
-    #[error("this process has an IA with number {number}, which the parked IA has, too")]
+    /// The number in all handles of the parked IA is that of an IA of this process, or is 0.
+    #[error("the parked IA has number {number}, which an IA of this process has, or which is 0")]
     Number {
         /// The number.
         number: u32,

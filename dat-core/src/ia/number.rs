@@ -25,7 +25,7 @@ fn numbers() -> MutexGuard<'static, Numbers> {
 pub(in crate::ia) struct IaNumber(u32);
 
 impl IaNumber {
-    /// Returns a number that no IA of the process has, and none has had unless 2^32 were given out.
+    /// Returns a number that no IA of the process has. No earlier IA has had it, unless the numbers have wrapped.
     pub(in crate::ia) fn next() -> Self {
         let mut numbers = numbers();
         loop {
@@ -37,8 +37,8 @@ impl IaNumber {
         }
     }
 
-    /// Takes the number of an IA that is resumed. Later numbers are greater. Returns `None` if an IA of the process has
-    /// the number, or if it is 0.
+    /// Takes the number of an IA that is resumed. Later numbers are greater, until they wrap. Returns `None` if an IA
+    /// of the process has the number, or if it is 0.
     pub(in crate::ia) fn take(number: u32) -> Option<Self> {
         let mut numbers = numbers();
         if number == 0 || !numbers.taken.insert(number) {

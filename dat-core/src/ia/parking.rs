@@ -21,11 +21,11 @@
 //! connection manager are handled, so none of them is in the snapshot. Completions that were not polled stay in their
 //! queues.
 //!
-//! `resume` believes nothing. What it finds wrong is refused by name, and the provider is dropped, which stops the
-//! device: a snapshot that does not fit is never guessed at.
+//! `resume` does not trust the snapshot. The error names the value that is wrong. If the provider was resumed before,
+//! it is then dropped, which stops the device.
 //!
-//! Not carried: the recorder, measured latencies, the text of the last device error, limits and spans of the log, and
-//! questions of observers. They are of the process.
+//! The recorder, measured latencies, the text of the last device error, limits and spans of the log, and questions of
+//! observers belong to the process. They are not in the snapshot.
 
 mod endpoints;
 mod names;
@@ -87,8 +87,8 @@ impl<P: ParkProvider> UnclaimedIa<'_, P> {
         P::give_back(self.provider)
     }
 
-    /// Goes on with the instance. Overdue timers are not handled yet: the first [`Ia::progress`], or the first wait,
-    /// does that.
+    /// Goes on with the instance. The first [`Ia::progress`], or the first wait, handles overdue timers. If a
+    /// connection broke meanwhile, this function handles them, after all datagrams.
     ///
     /// # Errors
     /// [`NotResumed`] with the reason. The snapshot is refused ([`ResumeError::Clock`], [`ResumeError::OutOfRange`],
@@ -118,8 +118,10 @@ impl<P: ParkProvider> Ia<P> {
     ///
     /// - [`ParkError::Instances`], [`ParkError::Dead`], [`ParkError::Requested`], [`ParkError::Closing`];
     /// - a thread waits ([`ParkError::EvdWaiter`], [`ParkError::CnoWaiter`]);
-    /// - functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`], [`ParkError::Keeper`]);
-    /// - [`ParkError::Region`]: another process cannot have the memory; [`ParkError::Memory`]: the program has it;
+    /// - the instance has functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`],
+    ///   [`ParkError::Keeper`]);
+    /// - [`ParkError::Region`]: another process cannot have the memory of a region; [`ParkError::Memory`]: the program
+    ///   still has it;
     /// - [`ParkError::Provider`].
     pub fn park(mut self) -> Result<Parked<P>, Box<NotParked<P>>> {
         if let Err(error) = self.check_parkable() {
@@ -252,8 +254,8 @@ impl<P: ParkProvider> Ia<P> {
         self.check_memory()
     }
 
-    /// Refuses an instance if the program has memory of its regions: it could still change bytes that are the next
-    /// process's.
+    /// Refuses an instance if the program has memory of its regions. The program could still change the memory when it
+    /// belongs to the next process.
     fn check_memory(&self) -> Result<(), ParkError> {
         // An LMR has a clone, and its region is another owner.
         const OWN: usize = 2;

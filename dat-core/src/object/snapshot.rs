@@ -168,7 +168,7 @@ pub struct BindingSnapshot {
 pub struct EpSnapshot<Q, C> {
     /// Its handle.
     pub ep: EpHandle,
-    /// Name that the C facade has given to it; 0 if it has none.
+    /// Name that the C ABI has given to it; 0 if it has none.
     pub name: u64,
     /// Its protection zone.
     pub pz: Option<PzHandle>,
@@ -246,7 +246,7 @@ pub struct PspSnapshot {
     pub conn_qual: ConnQual,
     /// EVD that receives the connection requests.
     pub evd: EvdHandle,
-    /// Who creates the endpoint of a request.
+    /// Side that creates the endpoint of a request: the consumer or the provider.
     pub flags: PspFlags,
     /// True if other instances may listen at the same qualifier.
     pub is_shared: bool,

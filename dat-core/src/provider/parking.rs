@@ -17,7 +17,7 @@
 //! it has not returned are in its snapshot. Queues keep their work: what is posted stays posted, and entries of
 //! completion queues that were not taken stay in them.
 //!
-//! The state of the port may change meanwhile. The device has events of that, which the provider handles after the
+//! The state of the port may change meanwhile. The device reports that by events, which the provider handles after the
 //! resumption. Our addresses stay, because only the provider changes them.
 //!
 //! If the parking is cancelled, `cancel_parking` takes the place of `check` and `go_on`, in the same process.
@@ -27,8 +27,8 @@
 //! change in the device, and no queue reports events before [`ParkProvider::finish_resuming`]. Until then the provider
 //! sends and receives nothing.
 //!
-//! A provider believes nothing in its snapshots: it compares them with the device and with the arguments of the call,
-//! and refuses what it cannot confirm. It does not panic.
+//! A provider does not trust its snapshots: it compares them with the device and with the arguments of the call, and
+//! refuses a snapshot that it cannot confirm. It does not panic.
 
 use core::fmt::Debug;
 
@@ -41,7 +41,7 @@ pub trait ParkProvider: Provider {
     type Parking;
     /// Type of the snapshot of the provider itself.
     type Snapshot: Clone + Debug + PartialEq;
-    /// Type of what goes along with the snapshot and is no plain data: descriptors.
+    /// Type of the descriptors, which go with the snapshot and are not plain data.
     type Handover;
     /// Type of the proof that this process has claimed a handover, and may drive the device.
     type Proof;
@@ -107,8 +107,8 @@ pub trait ParkProvider: Provider {
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
     /// Goes on with the provider in this process. All objects were written out before. The caller then resumes them, as
-    /// after [`ParkProvider::go_on`]. It is another provider on the same device: wakers and descriptors of the one
-    /// that was parked wake nobody any more, and its handles count as those of a device that is closed.
+    /// after [`ParkProvider::go_on`]. The result is another provider on the same device. Wakers and descriptors of
+    /// the parked one wake no thread any more, and its handles count as those of a closed device.
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason. If the device was stopped, both are

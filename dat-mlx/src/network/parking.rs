@@ -1,12 +1,12 @@
 //! The network side of a function that is handed over to another process.
 //!
 //! Frames and datagrams that come meanwhile stay in the queues of the Ethernet port and of QP1. The first
-//! [`Network::run_once`] takes the frames in before it runs timers, because the frames may have the answers whose
-//! timers are overdue.
+//! [`Network::run_once`] takes the frames in before it runs timers, because a frame may answer a request whose timer is
+//! overdue.
 //!
-//! Three things are not in a snapshot: the peers of queue pairs, which are marked again by their queue pairs
-//! ([`Network::resume_peer`]); the time of the next timer, which follows from the rest; and the rate limits of the log,
-//! which are of the process.
+//! Three things are not in a snapshot. The peers of queue pairs are marked again when the queue pairs are resumed
+//! ([`Network::resume_peer`]). The time of the next timer follows from the rest. The rate limits of the log belong to
+//! the process.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -88,7 +88,7 @@ impl Network {
             refreshed,
             refresh_at,
             training_until,
-            // The neighbours have it.
+            // `neighbours.up` has the same value.
             is_up: _,
             echo_at,
             echo,

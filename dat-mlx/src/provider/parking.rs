@@ -7,18 +7,19 @@
 //! ```text
 //!   begin_parking     the quiet point of the function; no other instance
 //!   park_*            objects are written out, and counted
-//!   finish_parking    QP1 and the network are written out; all objects of the device were; the function is parked
+//!   finish_parking    QP1 and the network are written out; no object is missing; the function is parked
 //!   resume            tables are checked; the function, QP1 and the network are resumed
 //!   resume_*          objects are resumed, and count as known
 //!   finish_resuming   all objects of the device are known; events are collected again
 //! ```
 //!
-//! Events of completion queues are the danger: an event that is dropped, or counted twice, makes the queue's next arm
-//! request wrong, and the device ignores wrong requests without an error. So the provider collects no events between
-//! `resume` and `finish_resuming`. Until then the function keeps the events of before and those that came meanwhile.
+//! An event of a completion queue must be counted exactly once. A wrong count makes the queue's next arm request wrong,
+//! and the device ignores wrong requests without an error. So the provider collects no events between `resume` and
+//! `finish_resuming`. The function keeps all events until then.
 //!
 //! A parking that is cancelled goes on with another instance of the function. Wakers, the descriptor and handles
-//! ([`OpenedProvider`](super::OpenedProvider)) of the parked one are of no use any more, and are asked for anew.
+//! ([`OpenedProvider`](super::OpenedProvider)) of the parked instance do not work any more. The caller asks the new
+//! instance for others.
 //!
 //! Random numbers are not continued. A process draws from new seeds of the system. With a configured seed, a resumed
 //! provider draws like a further instance of the function, from a stream that no instance has used before.
@@ -162,7 +163,7 @@ fn alone(shared: Arc<SharedProvider>) -> Result<SharedProvider, Arc<SharedProvid
 }
 
 impl ParkingProvider {
-    /// Writes out what the caller has not, and returns it with the function.
+    /// Writes QP1 and the network out, and returns them with the function.
     ///
     /// # Errors
     /// The parking, and the reason.
@@ -238,7 +239,7 @@ impl ParkProvider for MlxProvider {
             return Ok(());
         }
         Err(ProviderError::Foreign(format!(
-            "the memory at {:#x} is not of the arena of {ours}, with which it is handed over: use memory of that arena instead",
+            "the memory at {:#x} is outside the arena of {ours}, and only that arena is handed over: use memory of that arena instead",
             memory.address()
         )))
     }
@@ -254,7 +255,7 @@ impl ParkProvider for MlxProvider {
         drop(alone);
         if others > 0 {
             let why = format!(
-                "{} has {others} other instances; it is parked with one",
+                "{} has {others} other instances; only a function with one instance is parked",
                 self.hca.name()
             );
             return Err((self, ProviderError::Device(why)));
@@ -404,7 +405,7 @@ impl ParkProvider for MlxProvider {
             }
         };
         match hca.cancel() {
-            // The parking has no function then: it was stopped.
+            // A refusal of QP1 or of the port has stopped the function, so the parking has none any more.
             Ok(hca) => checked
                 .resume(hca)
                 .map_err(|error| (parking, error.into_dat())),
@@ -455,7 +456,7 @@ impl ParkProvider for MlxProvider {
             given,
         } = unclaimed;
         match hca.go_on(claimed) {
-            // The function was stopped, so its descriptors are of no use.
+            // A refusal of QP1 or of the port has stopped the function, so there are no descriptors to give back.
             Ok(hca) => checked
                 .resume(hca)
                 .map_err(|error| (None, error.into_dat())),

@@ -120,7 +120,7 @@ impl MlxProvider {
     /// Returns the time at which the next timer of the network, a repair, or the end of a removed address is due.
     pub(super) fn next_due(&self) -> Option<Nanos> {
         if self.resuming.is_some() {
-            // Until then, `progress` would do nothing about a timer.
+            // `progress` runs no timer before the resumption is finished.
             return None;
         }
         let network = self.common.network();

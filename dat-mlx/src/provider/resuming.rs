@@ -4,8 +4,8 @@
 //!
 //! 1. [`Checked`] compares all numbers of a provider's snapshot with each other and with the tables of the function. It
 //!    sends no command, so a refusal leaves the device as it was.
-//! 2. The function is resumed, and QP1 and the Ethernet port are compared with the device's. Its event queues were
-//!    drained, so a refusal stops the device.
+//! 2. The function is resumed, which drains its event queues. Then QP1 and the Ethernet port are compared with the
+//!    device's. A refusal stops the device, because the drained events would be lost.
 //! 3. The caller resumes the objects. An object comes after those that it names.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,8 +68,8 @@ pub(super) struct Resuming {
     /// Number of protection domains that are to be resumed.
     wanted_pds: usize,
     leases: Leases,
-    /// Buffers of regions, by I/O address. Several regions may have one. The device may use a buffer whose region was
-    /// refused, until all keys are known.
+    /// Buffers of regions, by I/O address. Several regions may share a buffer. The buffer of a region that was refused
+    /// stays here, because the device may use it until all keys are known.
     buffers: BTreeMap<u64, DmaBuffer>,
     /// Our addresses by index, removed ones included.
     addresses: BTreeMap<u8, IpAddr>,
@@ -90,7 +90,9 @@ impl Resuming {
         let wanted = domains.checked_sub(own(provider));
         let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
         let Some(wanted_pds) = wanted else {
-            let what = format!("the device has {domains} protection domains");
+            let what = format!(
+                "the device has {domains} protection domains, fewer than QP1 and the Ethernet port have"
+            );
             return Err(ResumeError::snapshot(TABLE, what));
         };
         let addresses = hca.gids.entries.iter();
@@ -203,7 +205,7 @@ impl<'a> Checked<'a> {
             return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
-                    "{number} instances made, {} variants, {registrations} of at most {max_regions} regions registered, path MTU code {path_mtu} on a port with MTU {}, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
+                    "{number} instances made, {} variants, {registrations} regions registered so far, at most {max_regions} regions at a time, path MTU code {path_mtu} on a port with MTU {}, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
                     recent_variants.len(),
                     hca.port.mtu,
                     network.is_some()
@@ -343,7 +345,8 @@ impl MlxProvider {
         unfinished(&mut self.resuming)
     }
 
-    /// Makes a protection domain again. The device cannot be asked for it; objects that name it are compared.
+    /// Makes a protection domain again. The device has no query for it. It is confirmed when objects that name it are
+    /// compared with the device's.
     pub(super) fn resume_domain(&mut self, pd: u32) -> Result<u32, ResumeError> {
         let resuming = self.resuming()?;
         let why = if pd > NUMBER_MASK {
@@ -470,8 +473,8 @@ impl MlxProvider {
             return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
-                    "protection domain {:#x} and {:?}, and not {pd:#x} with {max_recvs} receives of {max_segments} segments",
-                    snapshot.pd, snapshot.sizes
+                    "{:#x}: protection domain {:#x} and {:?}, and not {pd:#x} with {max_recvs} receives of {max_segments} segments",
+                    snapshot.rmpn, snapshot.pd, snapshot.sizes
                 ),
             ));
         }
@@ -511,7 +514,8 @@ impl MlxProvider {
             return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
-                    "protection domain, owner, completion queues and rings are {its:x?}, and not {ours:x?}"
+                    "{:#x}: protection domain, owner, completion queues and rings are {its:x?}, and not {ours:x?}",
+                    snapshot.qpn
                 ),
             ));
         }
@@ -574,7 +578,7 @@ impl MlxProvider {
             return Err(ResumeError::snapshot(TABLE, what));
         }
         if let Err((made, regions)) = self.common.registered.check() {
-            let what = format!("{regions} regions of {made} that were registered");
+            let what = format!("{regions} regions exist, and only {made} were registered");
             return Err(ResumeError::snapshot(TABLE, what));
         }
         let freed = self.hca.finish_resuming()?;
@@ -582,7 +586,7 @@ impl MlxProvider {
             tracing::debug!(
                 function = self.hca.name(),
                 ranges = freed.len(),
-                "memory of the process before was freed"
+                "memory that only the previous process used was freed"
             );
         }
         self.resuming = None;

@@ -1,9 +1,9 @@
 //! Snapshots: the plain data of a provider and of its objects that another process needs.
 //!
-//! What follows from other data is not in them. The limits are the device's, except the number of regions and the path
-//! MTU. These were measured when the function was opened, and other functions change them. The counters of the network
-//! and of dropped datagrams are those of the neighbours and of QP1. The tables from numbers to owners follow from the
-//! objects, and their owners are arguments of the caller.
+//! Snapshots do not contain data that follows from other data. The limits are read from the device. The number of
+//! regions and the path MTU are in the snapshot, because other functions may have changed them since the function was
+//! opened. The counters of the network and of dropped datagrams are those of the neighbours and of QP1. The tables from
+//! numbers to owners follow from the objects, and the caller passes the owners.
 
 use driver::Instant;
 use hw_mlx::HcaSnapshot;

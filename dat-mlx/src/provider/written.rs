@@ -87,7 +87,7 @@ impl Written {
             return Ok(());
         }
         Err(ProviderError::Device(format!(
-            "not all objects were written out, with those of QP1 and of the network: {}",
+            "not all objects were written out (the counts include those of QP1 and of the network): {}",
             different.join(", ")
         )))
     }

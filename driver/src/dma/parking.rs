@@ -107,7 +107,7 @@ impl Chunk {
             let is_there = leases.get(&offset).is_some_and(|it| it.bytes == bytes);
             if !is_there && !free.take((offset + len) as u64, lease.bytes) {
                 return Err(format!(
-                    "the range at {offset:#x} has become that of others"
+                    "the range at offset {offset:#x} was allocated again"
                 ));
             }
             let unclaimed = true;
@@ -274,7 +274,7 @@ impl DmaArena {
 
     /// Undoes the drops of buffers since `snapshot` was made of this arena, in a process that goes on with a function
     /// that it could not park. The dropped buffers can be [claimed](Self::claim), and those that still exist keep their
-    /// owners. The mappings were held from the snapshot on, and nobody has allocated from the arena since.
+    /// owners. The mappings were held from the snapshot on, and nothing was allocated from the arena since.
     ///
     /// # Errors
     /// [`ResumeError::Snapshot`]: a range was allocated again, or a mapping is gone. The ranges before it are in use.

@@ -145,14 +145,14 @@ impl Function {
         }
     }
 
-    /// Makes a function of what this or another process has parked, in two steps. The result may only be read until
-    /// [`go_on`](UnclaimedFunction::go_on) gets the proof that this process has claimed the handover; dropping it has
-    /// no effect on the device. Nothing is written to the device, and no memory is mapped for it. The interrupts are
-    /// those of the snapshot, with their counts: the first call of [`enable_interrupts`](Self::enable_interrupts)
-    /// returns them. The memory is mapped in this process at the addresses that it had.
-    /// [`DmaArena::resume`](crate::DmaArena::resume), [`DmaPool::resume`](crate::DmaPool::resume) and
-    /// [`claim_mapping`](Self::claim_mapping) give it an owner; [`release_mappings`](Self::release_mappings), after
-    /// `go_on`, unmaps the rest.
+    /// Makes a function that this or another process has parked, in two steps. The result may only be read until
+    /// [`go_on`](UnclaimedFunction::go_on) gets the proof that this process has claimed the handover. Dropping it
+    /// before that has no effect on the device. This call writes nothing to the device, and maps no memory for it. The
+    /// interrupts are those of the snapshot, with their counts: the first call of
+    /// [`enable_interrupts`](Self::enable_interrupts) returns them. The memory is mapped in this process at the
+    /// addresses that it had. [`DmaArena::resume`](crate::DmaArena::resume),
+    /// [`DmaPool::resume`](crate::DmaPool::resume) and [`claim_mapping`](Self::claim_mapping) give the memory an owner.
+    /// [`release_mappings`](Self::release_mappings), after `go_on`, unmaps the rest.
     ///
     /// A vfio-user server has 10 s to answer a question. If it answers later, this call is refused, and the next one
     /// drops the late reply, unless a part of it was already received. Then every resumption is refused.

@@ -46,7 +46,7 @@ impl UnclaimedFunction {
     }
 
     /// Gives the descriptors back. The device is as before. The driving lock ends with the last clone of the function
-    /// and the last reference to its BARs. Such a clone can never write to the device.
+    /// and the last reference to its BARs. Requests of such a clone are refused for ever.
     #[must_use]
     pub fn park(self) -> Vec<NamedFd> {
         self.descriptors

@@ -174,7 +174,7 @@ impl Channel {
         }
     }
 
-    /// Ends this end's direction, so that the other end does not wait for messages. It can still send.
+    /// Ends this end's direction, so that the other end does not wait for messages. The other end can still send.
     pub(super) fn end_sending(&self) {
         // The call fails if the other end has hung up.
         let _over = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);

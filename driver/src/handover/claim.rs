@@ -111,7 +111,7 @@ impl Claim {
     /// Refuses the handover. A sender gets the reason, at most [`MAX_REASON`](super::MAX_REASON) bytes of it, and keeps
     /// its function. A stored handover stays in the store for the next process, and the reason is logged. If this
     /// process has resumed a function, it [parks](crate::UnclaimedFunction::park) or drops it before this call, because
-    /// nobody else can resume it while its driving lock is held.
+    /// no other process can resume it while its driving lock is held.
     pub fn refuse(self, reason: &str) {
         match &self.way {
             Way::Socket(channel) => channel.answer(Kind::Refused, reason),
@@ -124,7 +124,7 @@ impl Claim {
     }
 }
 
-/// The proof that this process may drive the functions of a handover. There is one for each handover.
+/// The proof that this process may drive the functions of a handover. A [`Claim`] makes at most one.
 #[derive(Debug)]
 #[must_use]
 pub struct Claimed {

@@ -81,7 +81,7 @@ pub enum HandoverError {
     },
     /// Descriptors were lost on their way (recv(2), `MSG_CTRUNC`).
     #[error(
-        "descriptors were cut off {step}: no room for them here (RLIMIT_NOFILE), or a security module forbids one"
+        "descriptors were lost while this process waited {step}: it has no room for them (RLIMIT_NOFILE), or a security module forbids one"
     )]
     Cut {
         /// The step of the protocol.
@@ -132,7 +132,7 @@ pub enum HandoverError {
     },
     /// The service manager has handled all messages, and has not kept the last descriptor.
     #[error(
-        "the service manager does not keep descriptors: its store is full (FileDescriptorStoreMax=, of which {needed} are needed), or it takes no messages of this process (NotifyAccess=)"
+        "the service manager does not keep descriptors: its store is full (FileDescriptorStoreMax= must be at least {needed}), or it takes no messages of this process (NotifyAccess=)"
     )]
     NotKept {
         /// Number of descriptors, including the file of the handover and the one that tests the store.

@@ -182,7 +182,7 @@ impl HandoverFile {
                 bytes: snapshot_bytes,
             });
         };
-        // The length is that of a sparse file of another process. A lack of memory must not abort this one.
+        // Another process has chosen the length, and its file may be sparse. A lack of memory must not abort this one.
         let mut snapshot = Vec::new();
         if snapshot.try_reserve_exact(snapshot_length).is_err() {
             let source = std::io::ErrorKind::OutOfMemory.into();

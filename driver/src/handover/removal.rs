@@ -41,7 +41,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Counts a message, and waits if there were enough.
+    /// Counts a message. After every [`MESSAGES_AT_ONCE`] messages, waits until all are handled.
     pub(super) fn sent_one(&mut self) -> Result<(), ServiceManagerError> {
         self.sent += 1;
         if self.sent.is_multiple_of(MESSAGES_AT_ONCE) {

@@ -31,8 +31,8 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
 /// them with [`take_stored`]. The caller ends this process afterwards.
 ///
 /// systemd does not report whether it has kept them. So the last message has the write end of a pipe, which systemd
-/// closes if its store is full, or if it takes no messages of this process. The store needs a place for it. All the
-/// same, a descriptor may be dropped, as an open file that is in the store already. Then the next process refuses the
+/// closes if its store is full, or if it takes no messages of this process. The store needs a place for it. This does
+/// not show every loss: systemd also drops an open file that is in the store already. Then the next process refuses the
 /// handover, and the device is reset.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ fn store_all(
     messenger.barrier(deadline)
 }
 
-/// Checks that the store still keeps descriptors behind the `count` of a handover and its file.
+/// Checks that the store keeps one more descriptor after the `count` of a handover and its file.
 fn check_kept(
     manager: &ServiceManager,
     count: usize,

@@ -133,7 +133,7 @@ impl Space {
     }
 
     /// Ends this process's use of a function that is dropped without a claim, as [`part`](Self::part) does. Returns
-    /// whether it is not claimed.
+    /// false and does nothing if the function is claimed.
     pub(crate) fn abandon_unclaimed(&self) -> bool {
         let mut state = self.state();
         if !state.unclaimed {

@@ -1,8 +1,8 @@
 //! Changed snapshots against `udapl::handover`: each is refused, and none makes the library panic.
 //!
-//! The checksum is that of the changed bytes, so the changes reach what reads the contents. There are no descriptors:
-//! a snapshot that can be read is refused for them. What the layers make of numbers that they do not believe is tested
-//! with their own snapshots (`dat-core`, `dat-mlx`, `hw-mlx`, `neighbour`, `driver`).
+//! The checksum is that of the changed bytes, so that the changed contents are read. There are no descriptors, so a
+//! snapshot that can be read is refused, too. The tests of each layer (`dat-core`, `dat-mlx`, `hw-mlx`, `neighbour`,
+//! `driver`) change the numbers in the layer's own snapshots.
 
 use bolero::check;
 use udapl::handover::{Parked, resume};

@@ -95,8 +95,8 @@ impl Objects {
             .collect()
     }
 
-    /// Returns the kinds of objects that use memory and of which there are more here than in `known`, with the
-    /// difference.
+    /// Returns the kinds of objects that use memory and whose number differs from that in `known`, with the difference.
+    /// A positive difference is the number of missing objects.
     pub(crate) fn with_memory_besides(&self, known: &Known) -> Vec<(&'static str, i64)> {
         let alive = self.alive.iter().zip(KINDS);
         alive
@@ -189,7 +189,7 @@ impl Known {
 
     fn count(&self, creates: Opcode) -> i64 {
         let of_kind = (creates, 0)..=(creates, u32::MAX);
-        // CAST: numbers of objects have 24 bits.
+        // The sum does not overflow, because numbers of objects have 24 bits.
         self.0.range(of_kind).fold(0, |count, _| count + 1)
     }
 }

@@ -273,7 +273,8 @@ impl EventCount {
 }
 
 /// Returns whether the device has written no more entries than are in the ring. `pending` is the distance of its
-/// producer counter from our consumer index, modulo 2^24. A counter behind the index is an old one.
+/// producer counter from our consumer index, modulo 2^24. A counter below the index is an old value, which a card has
+/// not written back yet.
 const fn is_written(pending: u32, written: u32) -> bool {
     pending >= 1 << 23 || pending <= written
 }

@@ -18,8 +18,9 @@
 //! the snapshots of the queues. Such work is never posted again.
 //!
 //! A refusal changes nothing, or the parking is unfinished and can be finished or cancelled ([`NotParked`],
-//! [`NotCancelled`]). What cannot be parked is refused by name at the beginning ([`ParkError`]): other instances,
-//! commands under way, queues that wait for a repair, objects of XRC and of multicast.
+//! [`NotCancelled`]). [`Hca::begin_parking`] refuses a function that cannot be parked, and names the reason
+//! ([`ParkError`]): other instances, commands under way, queues that wait for a repair, objects of XRC and of
+//! multicast.
 //!
 //! The snapshot has only what the device cannot be asked for, or what the device's answers are compared with. Waker,
 //! wakeup descriptor, flight recorder, health history and [`Opened`](super::Opened) handles are those of the process:
@@ -105,7 +106,7 @@ pub struct HcaTables {
     pub shared_completions: Vec<u32>,
     /// Events that the caller has not fetched, oldest first.
     pub events: Vec<AsyncEvent>,
-    /// Number of events that were dropped behind them.
+    /// Number of later events that were dropped.
     pub events_lost: u64,
     /// Numbers of objects that the device has.
     pub objects: Vec<ObjectCount>,
@@ -153,8 +154,8 @@ pub struct PortSnapshot {
     pub forwarding: bool,
 }
 
-/// Maximum number of doorbell pages of ended instances. At the resumption, the answers to all questions about them must
-/// find room in the event queue for commands, which is not read before all were right.
+/// Maximum number of doorbell pages of ended instances. A resumption sends commands about each of them, and reads the
+/// event queue for commands only after the last answer. So that queue must have room for the events of all of them.
 pub(super) const MOST_ENDED: usize = 64;
 /// Pause while another thread holds the tables of an instance that has ended.
 const HELD_PAUSE: Duration = Duration::from_micros(100);
@@ -193,7 +194,7 @@ pub struct ParkingHca {
     tables: HcaTables,
 }
 
-/// What is left of an instance that is parked.
+/// The part of an instance that still exists while it is parked.
 enum Stage {
     /// All of it.
     Whole(Box<Hca>),
@@ -317,7 +318,7 @@ impl Hca {
         Ok(unclaimed)
     }
 
-    /// Reaches the quiet point, and writes the tables out. Changes nothing that an instance would notice.
+    /// Reaches the quiet point, and writes the tables out. If this is refused, the instance works as before.
     fn write_out(&mut self) -> Result<HcaTables, ParkError> {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -345,7 +346,7 @@ impl Hca {
         own.set_idle(&mut control);
         control.is_parking = false;
         outcome?;
-        // A mapping that ended behind the snapshot would be in it.
+        // A mapping that ended after the snapshot would still be in it, so mappings are kept from here on.
         shared.function.hold_mappings();
         let arena = shared.arena.snapshot().inspect_err(|_| {
             shared.function.release_mappings();
@@ -422,7 +423,7 @@ impl Hca {
     fn into_function(self) -> Result<Function, (Function, ParkError)> {
         let (function, clock, limit) = {
             let mut control = self.shared.lock();
-            // The device keeps its bus mastering.
+            // Dropping the tables must not switch the device's bus mastering off.
             control.bus_master = false;
             let clock = Arc::clone(&control.clock);
             (control.function.clone(), clock, control.timeout)
@@ -446,7 +447,7 @@ impl Hca {
     }
 }
 
-/// Refuses an instance that is about to end, whose device is in doubt, or that has what cannot be parked.
+/// Refuses an instance that is about to end, whose device may be dead, or whose objects cannot be parked.
 fn check_usable(own: &Own, control: &mut Control) -> Result<(), ParkError> {
     control.update_health(true);
     if let Some(cause) = control.health.dead() {
@@ -546,8 +547,8 @@ impl ParkingHca {
         }
     }
 
-    /// Parts with the function. All objects of the instance were parked before, and all buffers dropped. The process
-    /// does not read the function's eventfds any more.
+    /// Parks the function, and ends this process's use of it. The caller has parked all objects of the instance before,
+    /// and dropped all buffers. It does not read the function's eventfds any more.
     ///
     /// # Errors
     /// [`NotParked`] with the parking. The caller removes the reason and finishes again, or cancels the parking.

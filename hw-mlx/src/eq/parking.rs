@@ -1,6 +1,6 @@
 //! Event queues of a function that is handed over to another process.
 //!
-//! A ConnectX-6 Dx returned no page list for a CQ; there the ring's address is not checked, and so it is here.
+//! The ring's address is not checked if the device returns no page list. A ConnectX-6 Dx returned none for a CQ.
 
 use driver::{Block, DmaArena, Iova};
 use mlx_prm::{Eqc, Eqn, UarIndex, UarPage};
@@ -107,7 +107,7 @@ impl Eq {
             let lap = (index >> self.ring.log_entries) & 1;
             u32::from(self.ring.memory.load_u8(at + OWNER) & OWNER_BIT) == lap
         };
-        // CAST: at most `entries`.
+        // The sum is at most `entries`.
         (0..self.entries())
             .take_while(is_fresh)
             .fold(0, |count, _| count + 1)

@@ -11,7 +11,7 @@ use super::{DeadCause, MlxError};
 #[derive(Debug, Error)]
 pub enum ParkError {
     /// The function has other instances.
-    #[error("the function has {count} instances; it is parked with one")]
+    #[error("the function has {count} instances; only a function with one is parked")]
     Instances {
         /// Number of instances, this one included.
         count: usize,
@@ -31,8 +31,8 @@ pub enum ParkError {
     /// The instance's commands have a common time limit.
     #[error("the commands of the instance have a common time limit")]
     Limited,
-    /// The function was resumed, and its resumption was not finished.
-    #[error("the function was resumed, and its memory was not all claimed yet")]
+    /// The function was resumed, and the resumption is not finished.
+    #[error("the function was resumed, and the resumption is not finished")]
     Unfinished,
     /// Command slots are in use.
     #[error(
@@ -60,9 +60,11 @@ pub enum ParkError {
     },
     /// Commands of threads without an instance, such as readers of counters, are not over, or such threads hold the
     /// tables.
-    #[error("{count} commands of threads without an instance take longer than {waited_ms} ms")]
+    #[error(
+        "{count} threads without an instance have used the function for longer than {waited_ms} ms"
+    )]
     Readers {
-        /// Number of commands.
+        /// Number of commands, or of references to the tables.
         count: usize,
         /// Milliseconds waited.
         waited_ms: u64,
@@ -95,9 +97,9 @@ pub enum ParkError {
         /// Longest limit.
         most: Duration,
     },
-    /// Queues have failed, and were not repaired since. They are repaired first. An Ethernet port that was given up
-    /// ([`Ethernet::is_given_up`](crate::ethernet::Ethernet::is_given_up)) is not repaired any more, and is destroyed
-    /// first.
+    /// Queues have failed, and were not repaired since. The caller repairs them before it parks the function. An
+    /// Ethernet port that was given up ([`Ethernet::is_given_up`](crate::ethernet::Ethernet::is_given_up)) cannot be
+    /// repaired. The caller destroys it before it parks the function.
     #[error("{queue} has failed, and was not repaired since")]
     Broken {
         /// Name of the queues.

@@ -3,8 +3,8 @@
 //! The device goes on to receive: frames that come meanwhile are in the receive slots, as many as there are slots.
 //! Frames in flight were sent once. Their protocols repeat lost ones.
 //!
-//! The flow table and its entries, and the objects of both queues' paths, are known to us by their numbers only. They
-//! are not asked for: a port whose frames go elsewhere receives nothing, which the protocols above notice.
+//! The driver knows the flow table, its entries, and the objects of both queues' paths by their numbers only, and does
+//! not query them. A port whose frames go elsewhere receives nothing, and the protocols above notice that.
 
 use mlx_prm::{Opcode, QueryRqIn, QuerySqIn, Wq};
 
@@ -330,6 +330,6 @@ fn check_counters(
         return Ok(());
     }
     Err(ResumeError::changed(format!(
-        "{kind} {number:#x} of the Ethernet port knows and has fetched {counters:x?} entries, others than are outstanding"
+        "{kind} {number:#x} of the Ethernet port has counted {counters:x?} entries known and fetched, which contradicts the outstanding ones"
     )))
 }

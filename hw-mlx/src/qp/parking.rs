@@ -3,10 +3,10 @@
 //! The device keeps the connection: it acknowledges, fills posted receives, retransmits, and writes CQEs. The driver
 //! keeps what it has to report: the cookies of the outstanding work.
 //!
-//! A ConnectX-6 Dx returned no page list for a CQ; there the ring's address is not checked, and so it is here.
+//! The rings' address is not checked if the device returns no page list. A ConnectX-6 Dx returned none for a CQ.
 //!
-//! A snapshot that lacks the oldest requests or receives, and counts accordingly, is not detected: their entries then
-//! match nothing and are counted. The layer that writes a snapshot out seals it.
+//! A snapshot that lacks the oldest requests or receives, and counts accordingly, is not detected: their CQEs then
+//! count as unmatched. The layer that writes a snapshot out protects it by a checksum.
 
 use std::sync::Arc;
 
@@ -179,9 +179,9 @@ impl Qp {
     }
 }
 
-/// Compares a queue pair and its queues with the device's. `in_reset` is true if it is to be in RESET, and
-/// `source_gid_index` the index of its source address, if it is a reliable one that is connected. `announced` are the
-/// counters of sends and receives in the doorbell record.
+/// Compares a queue pair and its queues with the device's. `facts` are its parameters, whether it is to be in RESET,
+/// and the index of its source address if it is reliable and connected. `announced` are the counters of sends and
+/// receives in the doorbell record.
 pub(crate) fn check(
     hca: &mut Hca,
     qpn: Qpn,
@@ -257,7 +257,7 @@ fn compare(
     let is_right = send.are_counted(announced, known, fetched) && unrung <= u32::from(all);
     if state == QpState::RTS && !is_right {
         return different(format!(
-            "of the send queue's blocks it knows {known:#x} and has fetched {fetched:#x}; {all} to {:#x} are outstanding, and {announced:#x} are announced",
+            "it knows the send queue's blocks up to {known:#x} and has fetched those up to {fetched:#x}; the last {all} blocks up to {:#x} are outstanding, and those up to {announced:#x} are announced",
             send.producer()
         ));
     }
@@ -265,7 +265,7 @@ fn compare(
     let is_own = matches!(facts.receive, ReceiveSource::Own { .. });
     if is_own && taken.max(recv.unannounced(announced_recvs)) > recv.outstanding() {
         return different(format!(
-            "it has taken {:#x} receives; {} behind {:#x} are outstanding, and {announced_recvs:#x} are announced",
+            "it has taken receives up to {:#x}; {} receives from {:#x} on are outstanding, and those up to {announced_recvs:#x} are announced",
             context.hw_rq_counter(),
             recv.outstanding(),
             recv.completed()

@@ -141,11 +141,11 @@ impl Srq {
             return Err(refused("the list has no tail".to_owned()));
         };
         let shadow = list(sizes, free, buffers)
-            .ok_or_else(|| refused("its entries are not all, or are there twice".to_owned()))?;
+            .ok_or_else(|| refused("entries are missing, repeated or unknown".to_owned()))?;
         let memory = RingMemory::resume(hca.arena(), memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let in_record = record.load_be32(COUNTER);
-        // Less than all buffers may be announced.
+        // Some posted buffers may not be announced yet.
         #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits")]
         let unannounced = (posted as u16).wrapping_sub(announced);
         if in_record != announced.into() || usize::from(unannounced) > buffers.len() {
@@ -186,7 +186,9 @@ impl Srq {
         for &index in returns {
             let is_posted = queue.shadow.get(usize::from(index));
             if !is_posted.is_some_and(|it| it.posted) || !before.insert(index) {
-                return Err(refused(format!("entry {index} is to return")));
+                return Err(refused(format!(
+                    "entry {index} is to be returned, and is not posted or is listed twice"
+                )));
             }
             queue.returns.push(index);
         }

@@ -217,7 +217,7 @@ fn a_parked_function_goes_on_where_it_was_and_is_not_reset() {
         Some(AsyncEvent::PortChange { sub_type: 9 })
     );
     assert_eq!(hca.next_async(), None);
-    // What is left are mailboxes of commands, in pages of 4 KiB.
+    // The unclaimed memory is that of mailboxes, in pages of 4 KiB.
     let unclaimed = hca.finish_resuming().expect("all is there");
     assert!(unclaimed.iter().all(|it| it.bytes == 4096), "{unclaimed:?}");
     hca.exec(&NopIn::new()).expect("answered");
@@ -397,7 +397,7 @@ impl Work {
     }
 }
 
-/// What is left of [`Work`] while its function is parked.
+/// Snapshots and numbers of [`Work`] while its function is parked.
 #[derive(Clone)]
 struct Parked {
     request: KeyRequest,

@@ -30,7 +30,7 @@ impl Membership {
     /// Makes the pending reports again. `groups` are those of our addresses, in all VLANs.
     ///
     /// # Errors
-    /// The VLAN or a group is none, the reports are not those that our addresses cause, or a time is too late.
+    /// The VLAN or a group is not valid, the reports are not those that our addresses cause, or a time is too late.
     pub(crate) fn resume(
         snapshot: &MembershipSnapshot,
         groups: &BTreeSet<(Option<u16>, Ipv6Addr)>,

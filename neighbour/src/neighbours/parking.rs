@@ -13,10 +13,11 @@
 //!
 //! The frames come first, because they may have the answers whose timers are overdue.
 //!
-//! Three things are not in a snapshot. The configuration is the caller's. The time of the first timer and the groups
-//! follow from the rest. The seed is the caller's, too: with the seed of the parked process, the delays and identifiers
-//! are those that it would have drawn; with another one, they are new. A snapshot that is resumed twice, or that others
-//! may have read, needs another one, since identifiers of echo requests must not be predictable.
+//! Three things are not in a snapshot. The caller gives the configuration. The time of the first timer and the groups
+//! follow from the rest. The caller also gives the seed. With the seed of the parked process, the delays and
+//! identifiers are those that it would have drawn; with another seed, they are new. If a snapshot is resumed twice, or
+//! if others may have read it, the caller gives another seed, because identifiers of echo requests must not be
+//! predictable.
 //!
 //! A snapshot of an earlier boot of the machine is not detected if the clock has passed its time again. The layer above
 //! compares the boots.
@@ -75,15 +76,15 @@ impl Neighbours {
         }
     }
 
-    /// Goes on with neighbours that this or another process has parked. `config` has the same MAC, and limits that are
-    /// not lower. If [`Config::holdoff`] or [`Config::reachable`] is shorter, waits are shortened. The lists of static
-    /// entries and of pending reports have no limit; they are as long as in the snapshot. Static entries and addresses
-    /// are those of the snapshot. No frame is queued, and no timer runs: the caller now passes in the frames that have
-    /// come meanwhile ([`received`](Self::received)), and then calls [`tick`](Self::tick), which handles timers that
-    /// are overdue.
+    /// Goes on with neighbours that this or another process has parked. `config` must have the same MAC, and limits
+    /// that the lists of the snapshot do not exceed. If [`Config::holdoff`] or [`Config::reachable`] is shorter than
+    /// before, waits are shortened. Static entries and pending reports have no limit. Static entries and addresses are
+    /// those of the snapshot. This function queues no frame and runs no timer. The caller then passes in the frames
+    /// that have come meanwhile ([`received`](Self::received)), and calls [`tick`](Self::tick), which handles overdue
+    /// timers.
     ///
     /// # Errors
-    /// A [`ResumeError`] with the item that makes no sense, or that the configuration does not allow.
+    /// A [`ResumeError`] with the item that is not possible, or that the configuration does not allow.
     pub fn resume(
         snapshot: &NeighboursSnapshot,
         config: Config,
@@ -169,8 +170,8 @@ impl Neighbours {
         Ok(memberships)
     }
 
-    /// Makes requests due that wait for an address of ours to become usable, although one is. Nothing else would wake
-    /// them. A snapshot has such requests if the detection of the configuration has changed.
+    /// Makes each request due that waits for a usable address of ours although there is one. Nothing else would wake
+    /// it. A snapshot has such requests if the configuration's detection has changed.
     fn wake_unblocked(&mut self) {
         let waiting = self
             .table

@@ -18,7 +18,8 @@ impl Outbox {
     /// Makes the queues again.
     ///
     /// # Errors
-    /// A queue is longer than the configuration allows, a frame is none of ours, or an event has no valid address.
+    /// A queue is longer than the configuration allows, a frame is not ours, or an address, VLAN or MAC of an event is
+    /// not valid.
     pub(crate) fn resume(
         frames: &[Vec<u8>],
         events: &[Event],
@@ -88,7 +89,8 @@ fn check_event(number: usize, event: &Event) -> Result<(), ResumeError> {
         Event::Echoed { address, bytes, .. } => {
             at(address, None)?;
             if bytes > MOST_FRAME_BYTES {
-                let facts = format!("an echo of {bytes} bytes, and a frame has {MOST_FRAME_BYTES}");
+                let facts =
+                    format!("an echo of {bytes} bytes; a frame has at most {MOST_FRAME_BYTES}");
                 let item = format!("event {number}");
                 return Err(ResumeError::contradiction(item, facts));
             }

@@ -14,8 +14,8 @@ use crate::snapshot::AddressSnapshot;
 const LONGEST_WAIT: Duration = ANNOUNCE_INTERVAL.saturating_add(ANNOUNCE_JITTER);
 
 impl Own {
-    /// Describes the address. The probes that were left when another node claimed it are not part of it, because
-    /// detection starts again with all of them.
+    /// Describes the address. The snapshot of a duplicate has no probes that are left, because detection starts again
+    /// with all of them.
     pub(crate) fn park(&self) -> AddressSnapshot {
         AddressSnapshot {
             address: self.interface,
@@ -33,7 +33,7 @@ impl Own {
     /// Makes the address again.
     ///
     /// # Errors
-    /// The address is not valid, or its state is none that the address can be in.
+    /// The address is not valid, or it cannot be in the state.
     pub(crate) fn resume(snapshot: &AddressSnapshot, bounds: &Bounds) -> Result<Self, ResumeError> {
         let AddressSnapshot {
             address,

@@ -96,7 +96,7 @@ impl Neighbour {
         }
         let asker = bounds::node(asker)?;
         if asker.is_ipv4() != key.address.is_ipv4() {
-            return contradiction(format!("{asker}, which has asked, is of another family"));
+            return contradiction(format!("our address {asker} is of another family"));
         }
         // The most requests, and the time that the state lasts at most from now on.
         let (most_tries, within) = match state {

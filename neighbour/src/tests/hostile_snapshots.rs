@@ -251,7 +251,7 @@ fn a_neighbour_that_cannot_be_in_the_table_is_refused() {
             |all| neighbour(all, REACHABLE).mac = Some(OURS),
         ),
         (
-            "neighbour 10.0.0.2: 2001:db8::1, which has asked, is of another family",
+            "neighbour 10.0.0.2: our address 2001:db8::1 is of another family",
             |all| neighbour(all, REACHABLE).asker = ip(OUR_V6),
         ),
         ("0.0.0.0: no address of one node on a network", |all| {
@@ -431,19 +431,19 @@ fn limits_that_are_used_up_for_more_than_a_second_are_refused() {
     const LATE: Duration = Duration::new(1_001, 1);
     assert_refused(&[
         (
-            "requests: end of what is used up at 1001.000000001s, later than 1001s",
+            "requests: end of the used budget at 1001.000000001s, later than 1001s",
             |all| all.budgets.asks = LATE,
         ),
         (
-            "requests to strangers: end of what is used up at 1001.000000001s, later than 1001s",
+            "requests to strangers: end of the used budget at 1001.000000001s, later than 1001s",
             |all| all.budgets.asks_of_strangers = LATE,
         ),
         (
-            "replies: end of what is used up at 1001.000000001s, later than 1001s",
+            "replies: end of the used budget at 1001.000000001s, later than 1001s",
             |all| all.budgets.answers = LATE,
         ),
         (
-            "echo replies: end of what is used up at 1001.000000001s, later than 1001s",
+            "echo replies: end of the used budget at 1001.000000001s, later than 1001s",
             |all| all.budgets.echoes = LATE,
         ),
     ]);
@@ -563,7 +563,7 @@ fn events_about_no_nodes_are_refused() {
             },
         ),
         (
-            "event 0: an echo of 1519 bytes, and a frame has 1518",
+            "event 0: an echo of 1519 bytes; a frame has at most 1518",
             |all| {
                 all.events[0] = Event::Echoed {
                     address: ip(PEER_V4),

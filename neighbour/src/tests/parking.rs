@@ -226,7 +226,7 @@ impl World {
     }
 }
 
-/// What was in the snapshots of the runs.
+/// Facts that were seen in the snapshots of the runs.
 #[derive(Default)]
 struct Seen(BTreeSet<String>);
 
@@ -289,7 +289,7 @@ impl Seen {
     }
 }
 
-/// Whether each budget is partly used up.
+/// True for each budget that is partly used up.
 struct BudgetsSpent([bool; 4]);
 
 impl BudgetsSpent {

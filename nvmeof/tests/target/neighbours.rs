@@ -31,7 +31,7 @@ const DEADLINE: u64 = 6;
 /// Maximum number of turns of a step in which the honest host connects. The longest step is a connection with Connect,
 /// enabling and reading the status. A worker handles connection messages only after 127 polls of an empty queue.
 const NEWCOMER: u64 = 160;
-/// Number of turns in which all messages in flight arrive.
+/// Number of iterations in which all messages in flight arrive.
 const DRAIN_ITERATIONS: u64 = 50;
 /// Number of turns within which a worker checks the model's timers at least once.
 const TICKED: u64 = 2048;

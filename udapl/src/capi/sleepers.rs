@@ -36,8 +36,8 @@ impl Sleepers {
         }
     }
 
-    /// Wakes all registered threads. The caller must hold the lock or be in the lane: a thread that registered before
-    /// an earlier check is then visible in `count`.
+    /// Wakes all registered threads. The caller must hold the lock or be in the lane. `count` then includes every
+    /// thread that has registered and has checked its condition under the lock.
     #[inline]
     pub(super) fn kick(&self) {
         if self.count.load(Ordering::Relaxed) != 0 {

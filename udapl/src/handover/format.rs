@@ -8,15 +8,15 @@
 //!   16..24    length of the contents
 //!   24..28    CRC-32 of all other bytes
 //!   28..      the layers: 16 bytes with the name, 4 with the version of its snapshots
-//!             the contents: the instance and the program's words, in postcard's form
+//!             the contents: the instance and the program's own bytes, in postcard's form
 //! ```
 //!
 //! postcard's form has no names and no types, so both sides must know the same ones. Each layer has a version, which
-//! changes with any type in its snapshots. A snapshot with another version is refused by name, never guessed at.
+//! changes with any type in its snapshots. A snapshot with another version is refused with the name of the layer.
 //!
-//! Nothing is trusted: the lengths of the parts are checked first, lists take memory only as far as their elements are
-//! there, and numbers are checked by the layers that resume from them. A changed type whose version nobody has changed
-//! is not detected, except by what it makes of the numbers.
+//! A snapshot is not trusted. The lengths of its parts are checked first. A list takes memory only for elements that
+//! the snapshot has. Each layer checks its numbers when it resumes. If a type changes and the version of its layer does
+//! not, the snapshot is read wrongly, and is refused only if a number is not possible.
 
 use dat_core::provider::ParkProvider;
 use dat_core::snapshot::{IaSnapshot, IaTables};
@@ -25,7 +25,7 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Maximum length of a program's own words, in bytes.
+/// Maximum number of a program's own bytes.
 pub const MAX_WORDS: usize = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"udapl\r\n\x1a";
@@ -46,15 +46,15 @@ const NAME_BYTES: usize = 16;
 #[non_exhaustive]
 pub enum FormatError {
     /// The snapshot is shorter than its parts, or longer.
-    #[error("a snapshot of {bytes} bytes; its header counts {counted}")]
+    #[error("the snapshot has {bytes} bytes; its header and its parts have {counted}")]
     Length {
         /// Length of the snapshot.
         bytes: u64,
-        /// Length by the header, or the header's own.
+        /// Length according to the header; the header's own length if the snapshot is shorter.
         counted: u64,
     },
-    /// It does not begin as a snapshot does.
-    #[error("no snapshot: it begins with {found:02x?}")]
+    /// The bytes do not begin as a snapshot does.
+    #[error("not a snapshot: the first bytes are {found:02x?}")]
     Magic {
         /// Its first bytes.
         found: [u8; 8],
@@ -75,7 +75,7 @@ pub enum FormatError {
     },
     /// Bytes were changed.
     #[error(
-        "the snapshot is damaged: its CRC-32 is {computed:#010x}, and {stated:#010x} is stated"
+        "the snapshot is damaged: its CRC-32 is {computed:#010x}, and its header has {stated:#010x}"
     )]
     Checksum {
         /// The CRC of the bytes.
@@ -89,10 +89,10 @@ pub enum FormatError {
         /// postcard's reason.
         why: String,
     },
-    /// The program's words are too long.
-    #[error("{bytes} bytes of the program's own words; a snapshot has room for {MAX_WORDS}")]
+    /// The program's own bytes are too many.
+    #[error("the program's own data has {bytes} bytes; a snapshot has room for {MAX_WORDS}")]
     Words {
-        /// Their length.
+        /// Their number.
         bytes: usize,
     },
 }
@@ -184,7 +184,7 @@ where
     Ok([header.as_bytes(), layers.as_bytes(), &contents].concat())
 }
 
-/// Reads a snapshot, and the program's words.
+/// Reads a snapshot, and the program's own bytes.
 pub(super) fn read<P: ParkProvider>(bytes: &[u8]) -> Result<(IaSnapshot<P>, Vec<u8>), FormatError>
 where
     P::Snapshot: for<'de> Deserialize<'de>,

@@ -179,7 +179,7 @@ impl End {
         }
     }
 
-    /// Parks the end. The handles are the program's words.
+    /// Parks the end. The handles are the program's own bytes.
     fn park(self) -> Parked {
         let Self {
             ia,
@@ -262,7 +262,7 @@ fn hand_over(end: End, folder: &Path, number: u32) -> ExitStatus {
     }
     let sent = receiver.send(&snapshot, descriptors, deadline());
     assert!(sent.expect("given").unacknowledged.is_none());
-    // This process ends only after the rest of the chain, which the test waits for by this one.
+    // Each process waits for the next one, so a test that waits for the first one waits for all.
     next.wait().expect("its status")
 }
 

@@ -1,7 +1,7 @@
-//! Snapshots as bytes: the form of this version in a file, and bytes that are none.
+//! Snapshots as bytes: a file in the form of this version is read, and other bytes are refused.
 //!
-//! The file is a snapshot of a process of module `restarted` (`SNAPSHOT_BLESS=FILE`). Its descriptors are gone, so what
-//! can be read is refused for them, and only for them. A form that changes has a new version and a new file.
+//! A process of module `restarted` has written the file (`SNAPSHOT_BLESS=FILE`). The snapshot can be read, and is then
+//! refused, because its descriptors do not exist any more. A form that changes has a new version and a new file.
 
 use udapl::handover::{FormatError, Parked, ResumeFailure, resume};
 use zerocopy::IntoBytes;

@@ -1,8 +1,8 @@
 //! A connection that is parked and resumed.
 //!
-//! What a connection's state requires is checked, because the code that handles the state relies on it: a state that
-//! repeats a message has the message, a state that ends by time has a deadline, and a connection that may send a DREQ
-//! knows the peer's queue pair.
+//! The resumption checks that a connection has what its state requires, because the code that handles the state relies
+//! on it. A state that repeats a message has the message. A state that ends by time has a deadline. A connection that
+//! may send a DREQ knows the peer's queue pair.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ use crate::cm::wire::{DreqRepr, Mad, Message, RejectReason};
 use crate::error::parking::ResumeError;
 use crate::provider::{MadAddress, Nanos};
 
-/// What a connection has in a state.
+/// Requirements of a state on its connections.
 struct Requirements {
     /// The side that has the state; `None`: both.
     side: Option<Role>,
@@ -26,9 +26,11 @@ struct Requirements {
     is_timed: bool,
     /// The message that the state repeats.
     repeats: Repeats,
-    /// True if the peer's queue pair is known, false if it is not. `None`: on the passive side it is known.
+    /// True if the peer's queue pair is known, false if it is not. `None`: the passive side knows it, and the active
+    /// side may know it.
     knows_peer: Option<bool>,
-    /// True if our queue pair is known, false if it is not. `None`: on the active side it is known.
+    /// True if our queue pair is known, false if it is not. `None`: the active side knows it, and the passive side may
+    /// know it.
     knows_own: Option<bool>,
 }
 

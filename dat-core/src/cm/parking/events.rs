@@ -1,5 +1,5 @@
-//! Checks of the events in a snapshot, which the consumer believes: they are of connections that exist and whose state
-//! they fit, and their numbers are in the ranges in which a received message leaves them.
+//! Checks of the events in a snapshot. The consumer does not check them. Each event must be of a connection that exists
+//! and whose state it fits, and its numbers must be those that a received message can have.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ const fn kind(event: &CmEvent) -> &'static str {
     }
 }
 
-/// Returns whether the connection may be in its state while the event was not polled. The state may have changed since.
+/// Returns whether a connection in this state can have the event. The state may have changed after the event.
 const fn fits(event: &CmEvent, conn: &Conn) -> bool {
     use State::{Closed, DreqSent, Established, Refused, RepReceived, TimeWait};
     let (is_active, state) = (matches!(conn.role, Role::Active), conn.state);

@@ -179,7 +179,7 @@ fn ways(state: State) -> Vec<Way> {
     }
 }
 
-/// What may happen next at an end, or to it.
+/// Calls and events that may come next at an end.
 const NEXT: &[(&str, Next)] = &[
     ("nothing but time", |_, _, _| Ok(())),
     ("accept", |pair, end, conn| {
@@ -388,7 +388,7 @@ fn a_deadline_that_passed_meanwhile_is_due_at_once_and_counts_once() {
     assert!(a.next_timeout().is_some_and(|at| at > pair.now));
 }
 
-/// The answer of the peer arrived while no process was there, and so did the last deadline pass.
+/// The peer's answer arrived, and the last deadline passed, while no process had the connection manager.
 #[test]
 fn an_answer_that_arrived_meanwhile_counts_although_the_deadline_passed() {
     let (mut pair, a, b) = Pair::requested();

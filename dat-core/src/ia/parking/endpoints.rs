@@ -132,12 +132,12 @@ impl<P: ParkProvider> Ia<P> {
         let needs_discard = one.recv_evd.is_none() || one.request_evd.is_none();
         if one.discard.is_some() != (one.queue_pair.is_some() && needs_discard) {
             return wrong(format!(
-                "receive EVD {:?}, request EVD {:?}, and a queue for what has none: {:?}",
+                "receive EVD {:?}, request EVD {:?}, and discard queue {:?}",
                 one.recv_evd, one.request_evd, one.discard
             ));
         }
         if one.conn.is_some() != has_connection(state) {
-            return wrong(format!("{:?} in state {state:?}", one.conn));
+            return wrong(format!("connection {:?} in state {state:?}", one.conn));
         }
         if one.queue_pair.is_none() && (has_connection(state) || one.has_received) {
             return wrong(format!("no queue pair in state {state:?}"));
@@ -205,7 +205,7 @@ impl<P: ParkProvider> Ia<P> {
             let key = key_of(one.ep, rmr, self.id)?;
             let most = self.rmrs.get(key).map_or(u64::MAX, |rmr| rmr.binds());
             if number == 0 || number > most {
-                let what = format!("bind {number} of {rmr:?}, which has {most}");
+                let what = format!("bind {number} of {rmr:?}, of which {most} were posted");
                 return Err(ResumeError::snapshot(text(one.ep), what));
             }
             let lmr = lmr.map(|lmr| self.used_lmr(one.ep, lmr)).transpose()?;
@@ -257,7 +257,7 @@ impl<P: ParkProvider> Ia<P> {
         let needed = self.discard_entries(setup);
         if let Some(cq) = discard.as_ref().filter(|cq| cq.capacity() < needed) {
             let what = format!(
-                "{} entries for what has no EVD, and {needed} are needed",
+                "its discard queue has {} entries, and {needed} are needed",
                 cq.capacity()
             );
             return Err(ResumeError::snapshot(&name, what));

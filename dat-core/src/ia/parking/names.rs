@@ -42,7 +42,7 @@ pub(super) fn free_keys<T, H: Handle>(
         .collect()
 }
 
-/// Returns the error for a value of an object that a DAT call would refuse, too.
+/// Returns a function that makes the error of an object from the error of a DAT check.
 pub(super) fn refused(object: impl Debug) -> impl Fn(DatError) -> ResumeError {
     move |error| ResumeError::snapshot(text(&object), error.to_string())
 }
@@ -76,7 +76,7 @@ impl<'a> Conns<'a> {
         let conn = self.0.remove(&id);
         conn.filter(|conn| conn.owner == Some(0) && !conn.released && !conn.silent)
             .ok_or_else(|| {
-                let what = format!("{id:?} is no connection, or that of another object");
+                let what = format!("{id:?} does not exist, or has another user");
                 ResumeError::snapshot(text(object), what)
             })
     }

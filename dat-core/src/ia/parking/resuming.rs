@@ -1,4 +1,5 @@
-//! An instance that is read in. Every name must be that of an object of the same snapshot, and every number is checked.
+//! An instance that is read in. Every handle must be that of an object of the same snapshot, or of a freed one where
+//! the field allows it. Every number is checked.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ pub(super) fn check<P: ParkProvider>(
     provider: &P,
     tables: &IaTables<P>,
 ) -> Result<(), ResumeError> {
-    // The name is that of the process, and the number of regions depends on what is mapped.
+    // Two limits are not compared: the name is the process's, and the number of regions depends on mapped memory.
     let device = provider.limits();
     let snapshot = Limits {
         adapter_name: device.adapter_name.clone(),
@@ -495,7 +496,7 @@ impl<P: ParkProvider> Ia<P> {
             let is_second = evd.key != own && self.async_evds.contains(&evd.key);
             let is_again = evd.key == own && self.evds[own].streams.any();
             if !known.flags.contains(EvdFlags::ASYNC) || is_second || is_again {
-                let what = format!("{evd:?} is none, or is there twice");
+                let what = format!("{evd:?} is not an asynchronous EVD, or is there twice");
                 return Err(ResumeError::snapshot(TABLE, what));
             }
             self.evds[evd.key].streams.attach(Stream::Other);

@@ -296,7 +296,7 @@ fn objects_of_all_kinds_are_as_before() {
     // The CNO is triggered, and the event is there.
     assert_eq!(a.ia.cno_wait(cno, Timeout::ZERO), Ok(Some(software)));
     assert_eq!(a.events(software), [Event::Software(SoftwareEvent(5))]);
-    // What was outstanding completes.
+    // Outstanding work completes.
     assert!(a.ia.pz_free(a.pz).is_err(), "it has users");
     net.release();
     a.ia.progress();

@@ -74,7 +74,7 @@ fn a_request_that_failed_meanwhile_breaks_its_connection() {
     assert_eq!(a.connection_events(), [ConnectionEventKind::Broken]);
 }
 
-/// The device's event says so, or the event was lost. The queue pair has no work that could fail.
+/// An event of the device reports the stop, or the event was lost. The queue pair has no work that could fail.
 #[test]
 fn a_queue_pair_that_stopped_meanwhile_breaks_its_connection() {
     for event in [5, 0] {

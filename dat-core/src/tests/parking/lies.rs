@@ -85,7 +85,7 @@ fn names_of_other_objects_are_refused() {
         ("the asynchronous EVDs: ", |t| {
             t.async_evd = t.evds.objects[1].evd
         }),
-        ("is none, or is there twice", |t| {
+        ("is not an asynchronous EVD, or is there twice", |t| {
             t.async_evds.push(t.async_evd)
         }),
     ]);
@@ -97,7 +97,7 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("and queue pair", |t| {
             ep(t, EpState::Connected).queue_pair = None
         }),
-        ("and a queue for what has none", |t| {
+        ("and discard queue None", |t| {
             t.eps.objects[WITHOUT_EVDS].discard = None;
         }),
         ("None in state Connected", |t| {
@@ -106,7 +106,7 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("in state Unconnected", |t| {
             ep(t, EpState::Connected).state = EpState::Unconnected;
         }),
-        ("or that of another object", |t| {
+        ("does not exist, or has another user", |t| {
             let first = t.eps.objects.iter().find(|ep| ep.conn.is_some());
             let conn = first.expect("a connected endpoint").conn;
             ep(t, EpState::Connected).conn = conn;
@@ -225,7 +225,7 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
             let posted = &mut t.rmrs.objects[0].posted;
             posted.as_mut().expect("bound").triplet.segment_length = u64::MAX;
         }),
-        ("which has 2", |t| {
+        ("of which 2 were posted", |t| {
             let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
             ep.expect("an endpoint that binds").binds[0].number = 3;
         }),

@@ -153,7 +153,7 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
     world.finish();
 }
 
-/// The device is compared after the function was taken over, so it is stopped then.
+/// QP1 and the port are compared after the event queues were drained, so a refusal stops the device.
 #[test]
 fn qp1_and_a_port_that_the_device_does_not_confirm_are_refused() {
     let changes: [(&str, Change); 4] = [

@@ -145,7 +145,7 @@ fn a_datagram_that_waits_for_a_mac_is_sent_after_the_resumption() {
     world.finish();
 }
 
-/// Timers are overdue then, and datagrams may have come; they are handled after the end of the resumption.
+/// Overdue timers, and datagrams that have come, are handled after the end of the resumption.
 #[test]
 fn a_resumption_that_is_not_finished_neither_sends_nor_receives() {
     let world = World::new();
@@ -315,7 +315,7 @@ fn all_that_the_network_knows_is_in_the_next_snapshot() {
     let mut a = resumed.map_err(|(_, error)| error).expect("resumed");
     a.finish_resuming().expect("all is there");
     let (mut second, descriptors) = parked(a);
-    // These are of the process, or of the moment.
+    // These fields belong to the process, or change with time.
     let before = first.tables.network.as_ref().expect("a network");
     let network = second.tables.network.as_mut().expect("a network");
     network.neighbours.parked = before.neighbours.parked;

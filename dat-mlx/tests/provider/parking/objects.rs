@@ -230,7 +230,7 @@ fn the_event_of_an_armed_queue_is_counted_once() {
     world.finish();
 }
 
-/// What does not change between two parkings is the same in both snapshots.
+/// Data that does not change between two parkings is the same in both snapshots.
 #[test]
 fn a_provider_that_is_parked_again_has_the_same_snapshot() {
     let world = World::new();

@@ -58,7 +58,7 @@ fn a_resumption_is_finished_before_the_next_parking() {
     let resumed = resume(&snapshot, descriptors);
     let provider = resumed.map_err(|(_, error)| error).expect("resumed");
     let (mut provider, error) = not_begun(provider);
-    assert!(error.contains("was not all claimed yet"), "{error}");
+    assert!(error.contains("resumption is not finished"), "{error}");
     let error = provider.finish_resuming().expect_err("objects are missing");
     assert!(
         error.to_string().contains("0 protection domains of 1"),
@@ -70,7 +70,7 @@ fn a_resumption_is_finished_before_the_next_parking() {
     let error = provider.can_park_region(&registration.region, &memory);
     let error = error.expect_err("the resumption is not finished");
     assert!(
-        error.to_string().contains("was not all claimed yet"),
+        error.to_string().contains("resumption is not finished"),
         "{error}"
     );
     let error = provider.finish_resuming().expect_err("objects are missing");
@@ -277,7 +277,7 @@ fn no_object_is_resumed_after_the_end_of_the_resumption() {
             "{kind}: {error}"
         );
     }
-    // All goes on.
+    // The refusals have changed nothing.
     let node = Node { provider, things }.park().resume();
     drop((node, world.open(2)));
     world.finish();

@@ -41,8 +41,8 @@ impl Sockets {
 #[cfg(test)]
 pub(in crate::vfio_user) const RESUME_MESSAGES: u16 = 6;
 
-/// Largest number of messages that a process sends before it claims a function, most of them for registers. Later
-/// replies than to those are not dropped.
+/// Number of messages of an unclaimed function whose late replies are dropped. Most of them ask for registers. A reply
+/// to a later message is not dropped, and the next resumption is refused.
 pub(in crate::vfio_user) const UNCLAIMED_MESSAGES: u16 = 4096;
 
 /// Largest number of late replies that one resumption drops. Each earlier resumption that gave up waiting left one. The
@@ -67,8 +67,8 @@ fn drop_late_replies(socket: &Socket, next_id: u16) -> io::Result<()> {
 
 impl Client {
     /// Describes the connection for another process, with a duplicate of each socket. The snapshot has the ID of the
-    /// next message. If another function of the space sends messages after this, IDs repeat, which is harmless once
-    /// they were answered.
+    /// next message. The next process repeats the IDs of messages that another function of the space sends after this.
+    /// That is harmless, because those were answered before.
     pub(crate) fn snapshot(
         &self,
         parting: &mut Parting<'_>,

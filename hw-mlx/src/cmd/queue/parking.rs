@@ -128,7 +128,7 @@ impl CommandQueue {
         for slot in 0..1usize << log_size {
             if memory.load_u8(slot * stride + STATUS_OWN) & OWNED_BY_DEVICE != 0 {
                 return Err(ResumeError::changed(format!(
-                    "it has the command in slot {slot}"
+                    "it owns slot {slot} of the command queue"
                 )));
             }
         }

@@ -7,8 +7,8 @@
 //!
 //! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
 //! loses no event, and the process that has claimed the function can try again. The device writes an event for each
-//! command meanwhile. An overrun would stop it, so the first part ends with the question whether there is room for
-//! those events. After a number of refusals there is none any more.
+//! command meanwhile. An overrun would stop the event queue for commands, so the first part ends with a check that the
+//! queue has room for those events. The events of refused attempts stay in it, so the check fails after about ten.
 
 use std::collections::BTreeSet;
 
@@ -183,7 +183,7 @@ impl Tables {
             )));
         }
         let caps = Caps::of_images(&tables.capabilities)
-            .ok_or_else(|| refused("its capability pages are short".to_owned()))?;
+            .ok_or_else(|| refused("it has no whole general capability page".to_owned()))?;
         if caps.is_signed() != tables.commands.is_signed {
             return Err(refused(format!(
                 "signed answers: {} in the command queue, {} in the capability page",
@@ -192,17 +192,23 @@ impl Tables {
             )));
         }
         if !vport::is_unicast(tables.port.mac) {
-            return Err(refused(format!("MAC {}", Mac(tables.port.mac))));
+            return Err(refused(format!("unusable MAC {}", Mac(tables.port.mac))));
         }
         let objects = tables.objects.iter().map(|it| (it.creates, it.count));
-        let objects = Objects::resume(&objects.collect::<Vec<_>>())
-            .ok_or_else(|| refused(format!("{} numbers of objects", tables.objects.len())))?;
+        let objects = Objects::resume(&objects.collect::<Vec<_>>()).ok_or_else(|| {
+            refused(format!(
+                "one of {} counts of objects is impossible",
+                tables.objects.len()
+            ))
+        })?;
         let inbox = (!tables.events.iter().any(is_of_the_process))
             .then(|| Inbox::resume(&tables.events, tables.events_lost))
             .flatten()
             .ok_or_else(|| {
                 let (count, lost) = (tables.events.len(), tables.events_lost);
-                refused(format!("{count} events, and {lost} that were dropped"))
+                refused(format!(
+                    "{count} events, {lost} dropped: too many, or one that no parked function has"
+                ))
             })?;
         let completions = |numbers: &[u32]| {
             Completions::resume(numbers)
@@ -373,7 +379,8 @@ impl Tables {
         let mut own = Own::new(&control, 0, own.vector, Some(own));
         own.completions = completions;
         let shared = Shared::new(control, gids, found);
-        // The interrupts of this time are those of the other process, so all event queues are drained and armed.
+        // The other process may have taken the interrupts of entries that are still in the queues. So all event queues
+        // are drained and armed.
         let mut control = shared.lock();
         own.serve(&mut control);
         own.set_idle(&mut control);
@@ -383,7 +390,7 @@ impl Tables {
     }
 }
 
-/// Returns whether an event is about the process or its device's end, so that no parked function can have it.
+/// Returns whether no parked function can have an event: its device is dead, or the system has requested the function.
 fn is_of_the_process(event: &AsyncEvent) -> bool {
     match event {
         AsyncEvent::DeviceDead { .. } | AsyncEvent::DeviceRequested => true,
@@ -404,7 +411,8 @@ fn is_of_the_process(event: &AsyncEvent) -> bool {
     }
 }
 
-/// Checks that event queues differ, and that the shared ones use vector 0.
+/// Checks that no two event queues have the same number, that no two instances have the same doorbell page, and that
+/// the function's event queues use vector 0.
 fn check_event_queues(tables: &HcaTables) -> Result<(), ResumeError> {
     let (mut numbers, mut pages) = (BTreeSet::new(), BTreeSet::new());
     let of_instances = || tables.spare.iter().chain([&tables.own]);
@@ -543,7 +551,7 @@ fn query_eq(control: &mut Control, eqn: u32) -> Result<(Eqc, u64), ResumeError> 
 /// those that the driver uses must be the same.
 fn check_capabilities(caps: &Caps, tables: &HcaTables) -> Result<(), ResumeError> {
     let before = Caps::of_images(&tables.capabilities)
-        .ok_or_else(|| ResumeError::snapshot(TABLE, "its capability pages are short"))?;
+        .ok_or_else(|| ResumeError::snapshot(TABLE, "it has no whole general capability page"))?;
     if let Some(difference) = caps.differs_in_use(&before) {
         return Err(ResumeError::changed(difference));
     }

@@ -129,8 +129,8 @@ impl GidTable {
     }
 
     /// Takes a reference to an entry for a queue pair that had one before. Unlike [`GidTable::hold`], this also works
-    /// for a retiring entry. If the entry was cleared while the queue pair had a reference to it, the reference is to
-    /// nothing, as the queue pair's was.
+    /// for a retiring entry. The entry may have been cleared while the queue pair had a reference to it. The new
+    /// reference then keeps no entry, like the earlier one.
     pub(crate) fn hold_again(&self, index: u8) -> Use {
         let entries = self.entries();
         let held = entries.uses.get(&index);

@@ -145,7 +145,7 @@ impl RecvQueue {
         Ok(queue)
     }
 
-    /// Returns the number of receives behind those that the doorbell record has announced.
+    /// Returns the number of posted receives that the doorbell record has not announced.
     pub(crate) fn unannounced(&self, announced: u16) -> u32 {
         self.ring.count().wrapping_sub(announced.into()) & 0xffff
     }

@@ -1,7 +1,7 @@
 //! Send queues of a function that is handed over to another process.
 //!
-//! What is outstanding was posted once and is never posted again: the device has it, or will have it when the doorbell
-//! is rung. The WQEs are in the ring, and each request of the snapshot must be the one that its WQE says.
+//! Outstanding requests were posted once and are never posted again: the device has them, or gets them when the
+//! doorbell is rung. The WQEs are in the ring, and each request of the snapshot must agree with its WQE.
 
 use driver::DmaBuffer;
 use mlx_prm::WqeOpcode;
@@ -191,8 +191,9 @@ impl SendQueue {
         for (request, end) in requests.iter().zip(ends.chain([producer])) {
             let is_reported = queue.check_wqe(request, end, wqe_blocks)?;
             blocks += u32::from(end.wrapping_sub(request.index));
-            // A suppressed request asks for a CQE only if it is the last of a row. The first requests of the oldest row
-            // may be complete: an error reports a request that asked for no CQE.
+            // A suppressed request asks for a CQE only if it is the last of a row of `reclaim_every` requests. The
+            // first requests of the oldest row may be complete, because the device also reports failed requests that
+            // asked for no CQE.
             let row = silent + 1;
             let fits = row == queue.reclaim_every || is_first_row && row < queue.reclaim_every;
             if is_reported && request.is_suppressed && !fits {
@@ -222,7 +223,7 @@ impl SendQueue {
                 "{blocks} blocks in a ring of {ring_blocks}"
             )));
         }
-        // With requests that ask for no CQE only, the last one that did may be complete.
+        // The last request that asked for a CQE may be complete, if no outstanding one asks.
         let is_right = if silent < count {
             unreported == silent
         } else {
@@ -230,7 +231,7 @@ impl SendQueue {
         };
         if !is_right {
             return Err(refused(format!(
-                "{unreported} requests since the last one that asked for a CQE, and {silent} such WQEs at the end"
+                "{unreported} requests since the last one that asked for a CQE, and {silent} WQEs at the end ask for none"
             )));
         }
         // The doorbell of requests that were posted without one is the start of the last one's WQE.

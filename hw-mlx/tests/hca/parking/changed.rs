@@ -242,7 +242,7 @@ fn arm_and_exchange(hca: &mut Hca, work: &mut Work, slot: u32) {
     wait_for_event(hca, cqn);
 }
 
-/// Whatever the tables say: the function is refused, or works.
+/// A function with changed tables is refused, or works.
 #[test]
 fn tables_that_were_changed_are_refused_or_harmless() {
     let mut counts = [0, 0, 0];
@@ -399,7 +399,7 @@ fn change_work(work: &mut Parked, random: &mut Random) -> bool {
     false
 }
 
-/// Whatever the snapshots of queues say: they are refused, or each request and receive that they have completes once.
+/// Changed snapshots of queues are refused, or each request and receive that they have completes once.
 #[test]
 fn queues_that_were_changed_are_refused_or_complete_their_work_once() {
     let mut counts = [0, 0];

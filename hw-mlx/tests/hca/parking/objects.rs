@@ -95,14 +95,14 @@ pub(super) fn taken(work: &mut Work, srq: &mut Srq) -> Vec<Completion> {
 fn numbers_of_a_shared_receive_queue_that_contradict_the_ring_are_refused() {
     type Change = fn(&mut hw_mlx::srq::SrqSnapshot);
     let changes: [(&str, Change); 9] = [
-        ("its entries are not all", |it| it.free.truncate(5)),
-        ("its entries are not all", |it| it.free.push(it.free[0])),
-        ("its entries are not all", |it| it.buffers[0].index = 900),
+        ("entries are missing", |it| it.free.truncate(5)),
+        ("entries are missing", |it| it.free.push(it.free[0])),
+        ("entries are missing", |it| it.buffers[0].index = 900),
         ("its link is", |it| it.free.swap(1, 2)),
         ("has no tail", |it| it.free.clear()),
         ("buffers posted", |it| it.posted += 3),
         ("in the doorbell record", |it| it.announced += 1),
-        ("is to return", |it| it.returns.push(it.free[0])),
+        ("is to be returned", |it| it.returns.push(it.free[0])),
         ("RMP", |it| it.sizes.entries *= 2),
     ];
     for (words, change) in changes {

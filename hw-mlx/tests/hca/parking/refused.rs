@@ -64,7 +64,7 @@ fn a_broken_ethernet_port_is_refused_until_it_is_repaired() {
     served.finished(before);
 }
 
-/// A port that was given up is never repaired, and its name is the reason as long as it exists. Behind it is the
+/// A port that was given up is never repaired, and its name is the reason as long as it exists. The next reason is the
 /// command that the device still has.
 #[test]
 fn a_given_up_ethernet_port_is_refused_by_name() {

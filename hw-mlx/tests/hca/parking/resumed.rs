@@ -131,7 +131,7 @@ fn a_function_with_many_addresses_is_resumed_after_a_late_refusal() {
     assert_eq!(served.finished(before), 1);
 }
 
-/// The firmware dies during the first question. The device's DMA is the business of the process that has parked it.
+/// The firmware dies during the first query. A process that has not confirmed the tables does not stop the DMA.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -206,7 +206,7 @@ fn a_capability_is_compared_if_the_driver_uses_it() {
     assert_eq!(served.finished(before), 1);
 }
 
-/// What the snapshot itself contradicts is found before the device gets a command, so the previous process can go on.
+/// Contradictions inside of the snapshot are found before the device gets a command.
 #[test]
 fn numbers_that_need_no_command_are_checked_before_the_first_one() {
     type Change = fn(&mut HcaTables);
@@ -214,7 +214,7 @@ fn numbers_that_need_no_command_are_checked_before_the_first_one() {
         ("signed answers", |it| it.commands.is_signed = true),
         ("is not at index 0", |it| it.gids.entries.clear()),
         ("at index 255", |it| it.gids.entries[0].index = 255),
-        ("capability pages are short", |it| {
+        ("no whole general capability page", |it| {
             it.capabilities[0].bytes.truncate(7)
         }),
         ("ended instances", |it| it.spare = vec![it.own; 65]),
@@ -709,7 +709,7 @@ fn buffers_that_a_queue_pair_has_returned_are_posted_again() {
     assert_eq!(served.finished(before), 2);
 }
 
-/// What the previous process had and this one does not claim is freed at the end, and reported.
+/// Memory of the previous process that this one does not claim is freed at the end, and reported.
 #[test]
 fn memory_that_is_not_claimed_is_freed_at_the_end() {
     let served = Served::new();

@@ -1,4 +1,5 @@
-//! Snapshots that no connection manager has written: each bound is refused by name, and none does harm.
+//! Snapshots that no connection manager has written. The error names the value that is wrong. A wrong snapshot that is
+//! accepted does no harm.
 
 use super::*;
 use crate::cm::wire::{MAD_BYTES, Mad};
@@ -14,7 +15,7 @@ type Change = fn(&mut CmSnapshot);
 /// A lie about a snapshot of a pair's end in a state, and a part of the error that names it.
 type Lie = (State, &'static str, Change);
 
-/// Path MTU and similar numbers of the request that a snapshot has not delivered.
+/// Returns the request of the first event that was not polled. Adds such an event if there is none.
 fn request(snapshot: &mut CmSnapshot) -> &mut PeerRequest {
     let id = snapshot.conns[0].id;
     let conn = &snapshot.conns[0];
@@ -209,7 +210,7 @@ const LIES: &[Lie] = &[
     (ReqSent, "state_deadline is 18446744073709551615", |s| s.conns[0].state_deadline = Some(Nanos::MAX)),
     (ReqSent, "consumer_deadline is 18446744073709551615", |s| s.conns[0].consumer_deadline = Some(Nanos::MAX)),
     (ReqSent, "our communication ID is 0", |s| s.conns[0].local_id = 0),
-    // What a state requires.
+    // Requirements of states.
     (ReqSent, "the Passive side is never in state ReqSent", |s| s.conns[0].listen = Some(ListenId::from_raw(1 << 32 | 1))),
     (ReqReceived, "the Active side is never in state ReqReceived", |s| s.conns[0].listen = None),
     (ReqSent, "queue pair is Some(Qpn(0x7)) in state ReqSent", |s| {
@@ -329,7 +330,7 @@ fn each_lie_is_refused_by_name() {
     }
 }
 
-/// What is at its limit, and not over it.
+/// A number may be at its limit.
 #[test]
 fn numbers_at_their_limits_are_taken() {
     let truths: [(State, Change); 8] = [
