@@ -152,8 +152,8 @@ pub enum ResumeFailure {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NotAdopted {
-    /// The snapshot cannot be read, or it is not that of these descriptors, or this process cannot have the instance: an
-    /// address or the number of the instance is in use. The offer is unchanged.
+    /// The snapshot cannot be read, or it is not that of these descriptors, or this process cannot have the instance:
+    /// an address or the number of the instance is in use. The offer is unchanged.
     #[error("the offer is refused: {error}")]
     Refused {
         /// The offer. If the caller refuses or drops its claim, the process that has parked the instance can go on with

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
@@ -36,6 +37,9 @@ const LONGEST_DISCARDED: usize = 256;
 /// Length of the longest message that is received while the connection is shared. A process that has not claimed a
 /// function asks for registers, and the longest reply is the description of a region with its capabilities.
 const LONGEST_SHARED: usize = 4096;
+
+/// Pause between two looks at a queue that has a part of a message.
+const PEEK_PAUSE_MS: u8 = 1;
 
 /// A received message.
 pub(crate) struct Message {
@@ -245,13 +249,17 @@ impl Socket {
         }))
     }
 
-    /// Receives the next message of at most [`LONGEST_SHARED`] bytes with one `recvmsg`, once all of it has arrived.
-    /// Until then, it stays in the queue, also if this process dies.
+    /// Receives the next message of at most [`LONGEST_SHARED`] bytes, once all of it has arrived. Until then, it stays in
+    /// the queue, also if this process dies.
     fn receive_whole(&self) -> io::Result<Option<Message>> {
         let mut bytes = [0; LONGEST_SHARED];
-        let Some((header, _)) = split::<Header>(self.peek(&mut bytes[..HEADER_BYTES])?) else {
+        if self.peek(&mut bytes[..1])? == 0 {
             return Ok(None);
-        };
+        }
+        let begun = (self.now)();
+        let header = self.peek_all(&mut bytes[..HEADER_BYTES], begun)?;
+        // PANIC: the slice has the header's size, and every bit pattern is a header.
+        let header = Header::read_from_bytes(header).expect("a header's bytes");
         let size = usize::try_from(header.size.get()).unwrap_or(usize::MAX);
         if !(HEADER_BYTES..=LONGEST_SHARED).contains(&size) {
             return Err(io::Error::new(
@@ -261,10 +269,7 @@ impl Socket {
                 ),
             ));
         }
-        if self.peek(&mut bytes[..size])?.len() < size {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        let begun = (self.now)();
+        self.peek_all(&mut bytes[..size], begun)?;
         let mut fds = Vec::new();
         let first = self.read(&mut bytes[..size], &mut fds)?;
         // The kernel ends a read behind descriptors, although there are further bytes.
@@ -276,20 +281,37 @@ impl Socket {
         }))
     }
 
-    /// Waits until as many bytes have arrived as `out` has, and copies them without taking them from the queue. Returns
-    /// fewer if the other side has closed the connection or is silent.
-    fn peek<'a>(&self, out: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    /// Copies bytes from the queue without taking them, and returns their number. Waits for the first one. Returns 0 if
+    /// the other side has closed the connection.
+    fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
         loop {
-            match recv(
-                &self.stream,
-                &mut *out,
-                RecvFlags::PEEK | RecvFlags::WAITALL,
-            ) {
-                Ok((_, bytes)) => return Ok(&out[..bytes.min(out.len())]),
+            match recv(&self.stream, &mut *out, RecvFlags::PEEK) {
+                Ok((_, bytes)) => return Ok(bytes.min(out.len())),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(self.timed(errno)),
             }
         }
+    }
+
+    /// Waits until as many bytes of a message have arrived as `out` has, and copies them without taking them from the
+    /// queue. The message began to arrive at `begun`. `MSG_WAITALL` does not wait if it is used with `MSG_PEEK`
+    /// (Linux `unix_stream_read_generic`), and poll(2) cannot wait for a number of bytes, so the queue is looked at
+    /// again and again.
+    fn peek_all<'a>(&self, out: &'a mut [u8], begun: Instant) -> io::Result<&'a [u8]> {
+        while self.peek(out)? < out.len() {
+            self.check(begun)?;
+            // A hang-up is reported although no event is asked for.
+            let mut closed = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+            match poll(&mut closed, PEEK_PAUSE_MS) {
+                // Bytes may have arrived before the close.
+                Ok(1) if self.peek(out)? < out.len() => {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(out)
     }
 
     /// Fills `out` with further bytes of a message that began to arrive at `begun`.

@@ -52,8 +52,8 @@ use crate::report::BringupReport;
 
 impl UnclaimedHca {
     /// Goes on with the function, which this process has claimed. The first commands ask the device for its
-    /// capabilities, event queues, addresses and counters. Only then, when nothing can be refused any more, event queues
-    /// are drained and armed.
+    /// capabilities, event queues, addresses and counters. Only then, when nothing can be refused any more, event
+    /// queues are drained and armed.
     ///
     /// # Errors
     /// As [`Hca::resume`].
@@ -284,9 +284,9 @@ impl Hca {
         Self::check(snapshot, descriptors)?.go_on(&Claimed::by_caller())
     }
 
-    /// Makes a function of a snapshot, and checks all that can be checked without a command: the numbers of the snapshot,
-    /// the descriptors, the memory and the registers. The device is not changed, so this comes before the claim of a
-    /// handover.
+    /// Makes a function of a snapshot, and checks all that can be checked without a command: the numbers of the
+    /// snapshot, the descriptors, the memory and the registers. The device is not changed, so this comes before the
+    /// claim of a handover.
     ///
     /// # Errors
     /// [`NotResumed`] with the descriptors and the reason.

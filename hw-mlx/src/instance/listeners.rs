@@ -59,7 +59,7 @@ pub(super) enum Activity {
 }
 
 /// Event that changes the state of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(super) enum Event {
     /// The instance begins to process events.

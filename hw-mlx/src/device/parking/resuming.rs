@@ -1,9 +1,9 @@
 //! The way from a snapshot to an instance.
 //!
-//! There are two parts. The first one ([`check`]) makes all tables again and compares the numbers of the snapshot with
-//! each other, with the memory and with the registers. It writes nothing, and needs no claim. The second one sends
-//! commands that only ask, and compares the answers. Until its end nothing here switches bus mastering off, so a refusal
-//! leaves the device as it was.
+//! There are two parts. The first one ([`check`]) makes all tables again and compares the numbers of the snapshot
+//! with each other, with the memory and with the registers. It writes nothing, and needs no claim. The second one
+//! sends commands that only ask, and compares the answers. Until its end nothing here switches bus mastering off, so
+//! a refusal leaves the device as it was.
 //!
 //! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
 //! loses no event, and the process that has claimed the function can try again. The device writes an event for each

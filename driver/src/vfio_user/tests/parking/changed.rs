@@ -1,12 +1,14 @@
 //! Snapshots that were changed after they were made.
 
 use std::ops::RangeInclusive;
+use std::sync::Mutex;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedMutRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::clock::{Instant, monotonic_now};
 
 /// Returns another number: an adjacent one, an extreme one, one with a flipped bit, or a random one.
 fn twist(number: u64, random: &mut StdRng) -> u64 {
@@ -422,4 +424,38 @@ fn a_reply_on_a_shared_socket_is_received_as_a_whole_or_not_at_all() {
     let mut stream = UnixStream::from(socket.as_fd().try_clone_to_owned().unwrap());
     stream.read_to_end(&mut unread).unwrap();
     assert_eq!(unread.len(), HEADER_BYTES + 15);
+}
+
+/// A server, and the parts of its reply that are still to be sent, last part first.
+static LATER: Mutex<Option<(Socket, Vec<Vec<u8>>)>> = Mutex::new(None);
+
+/// A clock whose reader gets one more part of the reply.
+fn with_the_next_part() -> Instant {
+    let mut later = LATER.lock().unwrap();
+    if let Some((server, parts)) = &mut *later
+        && let Some(part) = parts.pop()
+    {
+        server.send(&[&part], &[]).unwrap();
+    }
+    monotonic_now()
+}
+
+/// A server may send header and payload in two writes.
+#[test]
+fn a_reply_on_a_shared_socket_may_arrive_in_parts() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let socket = Socket::new(ours).unwrap().by(with_the_next_part);
+    socket.set_shared(true);
+    let header = socket::header(7, Command::DEVICE_GET_INFO.0, 16, wire::TYPE_REPLY, 0);
+    let payload = words([16, 2, 9, 5]);
+    let whole = [header.as_bytes(), &payload].concat();
+    let server = Socket::new(theirs).unwrap();
+    server.send(&[&whole[..3]], &[]).unwrap();
+    let later = [HEADER_BYTES + 5..whole.len(), 3..HEADER_BYTES + 5];
+    let later = later.map(|part| whole[part].to_vec());
+    *LATER.lock().unwrap() = Some((server, later.to_vec()));
+    let received = socket.receive(|| false).unwrap().unwrap();
+    assert_eq!(received.payload, payload);
+    socket.check_quiet().unwrap();
+    *LATER.lock().unwrap() = None;
 }
