@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use zerocopy::IntoBytes;
 
+use crate::bounds::MAX_COUNT;
 use crate::error::{DeadCause, Mac};
 use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
@@ -364,7 +365,7 @@ impl Inbox {
     /// Makes the queue of an instance of another process. All its events count as not seen yet. Returns `None` if there
     /// are too many.
     pub(crate) fn resume(events: &[AsyncEvent], lost: u64) -> Option<Self> {
-        (events.len() <= Self::LIMIT && lost <= 1 << 62).then(|| Self {
+        (events.len() <= Self::LIMIT && lost <= MAX_COUNT).then(|| Self {
             events: events.iter().copied().collect(),
             lost,
             unseen: true,

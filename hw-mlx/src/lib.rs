@@ -32,7 +32,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`device`] | [`Hca`]: the opened function; `config`: options; `instance`: several threads on one function |
-//! | [`HcaSnapshot`] | a function that outlives its process: [`Hca::park`], [`Hca::resume`] |
+//! | [`HcaSnapshot`] | a function that outlives its process: [`Hca::park`], [`Hca::resume`]; [`bounds`]: limits of its numbers |
 //! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
 //! | [`cmd`] | the command interface: entries, mailboxes, signatures, answers |
 //! | `control` | execution of a command from the caller's view: waiting, events meanwhile, time limits |
@@ -64,6 +64,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+pub mod bounds;
 pub mod bringup;
 mod broken;
 pub mod caps;

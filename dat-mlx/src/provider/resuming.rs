@@ -19,6 +19,7 @@ use dat_core::provider::{
 };
 use dat_core::types::MemPrivFlags;
 use driver::{DmaBuffer, DmaMemory, Instant, Iova};
+use hw_mlx::bounds::MAX_COUNT;
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::gid::address_of;
 use hw_mlx::gsi::Gsi;
@@ -53,8 +54,6 @@ const MAX_VARIANTS: usize = 64;
 const MAX_PATH_MTU: u8 = 5;
 /// Maximum length in bytes of the reason why a function takes no part in the network.
 const MAX_REASON: usize = 4096;
-/// Limit of counters: more than any process counts, and far from overflow.
-const MAX_COUNT: u64 = 1 << 62;
 /// Mask of numbers of 24 bits.
 const NUMBER_MASK: u32 = 0xff_ffff;
 

@@ -249,8 +249,8 @@ impl Socket {
         }))
     }
 
-    /// Receives the next message of at most [`LONGEST_SHARED`] bytes, once all of it has arrived. Until then, it stays in
-    /// the queue, also if this process dies.
+    /// Receives the next message of at most [`LONGEST_SHARED`] bytes, once all of it has arrived. Until then, it stays
+    /// in the queue, also if this process dies.
     fn receive_whole(&self) -> io::Result<Option<Message>> {
         let mut bytes = [0; LONGEST_SHARED];
         if self.peek(&mut bytes[..1])? == 0 {
@@ -294,7 +294,7 @@ impl Socket {
     }
 
     /// Waits until as many bytes of a message have arrived as `out` has, and copies them without taking them from the
-    /// queue. The message began to arrive at `begun`. `MSG_WAITALL` does not wait if it is used with `MSG_PEEK`
+    /// queue. The message began to arrive at `begun`. `MSG_WAITALL` does not wait beside `MSG_PEEK`
     /// (Linux `unix_stream_read_generic`), and poll(2) cannot wait for a number of bytes, so the queue is looked at
     /// again and again.
     fn peek_all<'a>(&self, out: &'a mut [u8], begun: Instant) -> io::Result<&'a [u8]> {

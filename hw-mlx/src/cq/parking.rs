@@ -12,6 +12,7 @@
 use mlx_prm::{Cqc, Opcode, QueryCqIn};
 
 use super::{ARM, COUNTER_MASK, CQE_BYTES, Cq, DmaRing, DmaWord, Lap, MAX_BATCH, SET_CI};
+use crate::bounds::MAX_COUNT;
 use crate::cq::ArmSequence;
 use crate::device::{Hca, ParkingHca};
 use crate::error::{MlxError, ResumeError, ask_twice};
@@ -111,7 +112,7 @@ impl Cq {
             && entries.ilog2() < 24
             && batch.is_power_of_two()
             && batch <= MAX_BATCH.min((entries / 4).max(1))
-            && taken <= 1 << 62
+            && taken <= MAX_COUNT
             && sequence < 4
             && armed_at.is_none_or(|at| at < 4)
             && (armed_at.is_some() || sequence == 0)
@@ -193,8 +194,7 @@ impl Cq {
                 context.status()
             ));
         }
-        // Firmware may leave the page list out.
-        if pages != memory.pages() && pages.iter().any(|byte| *byte != 0) {
+        if !memory.is_at(&pages) {
             return different(format!("its ring is not at {:#x}", memory.ring.iova().0));
         }
         let eqn = context.c_eqn_or_apu_element() & 0xff;

@@ -285,8 +285,7 @@ impl Ring<'_> {
             )
         };
         let (ours, devices) = (shape(&created), shape(wq));
-        // Firmware may leave the page list out.
-        let is_there = pages == self.memory.pages() || pages.iter().all(|byte| *byte == 0);
+        let is_there = self.memory.is_at(pages);
         let is_heard = self.uar == 0 || wq.uar_page() == self.uar;
         if ours == devices && is_there && is_heard {
             return Ok(());

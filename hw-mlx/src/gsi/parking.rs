@@ -7,6 +7,7 @@ use mlx_prm::Opcode;
 use rdma_types::Qpn;
 
 use super::{DroppedMads, Gsi, NAME, RECEIVES, ReceivedMad, SENDS, SLOTS, facts, sizes};
+use crate::bounds::MAX_COUNT;
 use crate::cq::Cq;
 use crate::device::{Hca, ParkingHca};
 use crate::error::{ParkError, ResumeError};
@@ -109,7 +110,7 @@ impl Gsi {
         let are_sizes = queue.send.sizes == send_sizes && queue.recv.sizes == recv_sizes;
         let is_possible = qpn.max(pd) <= 0xff_ffff
             && received.len() <= RECEIVES as usize
-            && dropped <= 1 << 62
+            && dropped <= MAX_COUNT
             && reported_drops <= dropped;
         if !are_sizes || !is_possible {
             return Err(ResumeError::snapshot(

@@ -8,13 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use driver::{DmaArena, Iova};
 
 use super::{CHUNK_PAGES, Chunk, PAGE_BYTES, PageCounts, Pages};
+use crate::bounds::MAX_COUNT;
 use crate::error::ResumeError;
 use crate::event::FunctionId;
 
 /// Name of the table in errors.
 const TABLE: &str = "the firmware's pages";
-/// Limit of the counters of a snapshot: more than any function counts, and far from overflow.
-const MOST: u64 = 1 << 62;
 
 /// Host memory that the firmware uses.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -126,7 +125,7 @@ impl Pages {
             foreign,
         } = snapshot.counts;
         let is_sum = returned.checked_add(lent.len() as u64) == Some(given);
-        if !is_sum || given.max(refusals).max(foreign) > MOST {
+        if !is_sum || given.max(refusals).max(foreign) > MAX_COUNT {
             return Err(refused(format!(
                 "{} pages are lent; {:?}",
                 lent.len(),

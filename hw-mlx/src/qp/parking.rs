@@ -17,6 +17,7 @@ use zerocopy::IntoBytes;
 use super::context::{QpFacts, ReceiveSource};
 use super::control::{DeviceFacts, send_base};
 use super::{PathUse, Qp, RecvQueue, RecvQueueSnapshot, SendQueue, SendQueueSnapshot};
+use crate::bounds::MAX_COUNT;
 use crate::device::{Hca, ParkingHca};
 use crate::error::{MlxError, ResumeError, ask_twice};
 use crate::ring::{RingMemory, RingSnapshot};
@@ -124,7 +125,7 @@ impl Qp {
         let is_possible = qpn.max(pd).max(cqn_send).max(cqn_receive).max(owner) <= NUMBER_MASK
             && rmpn == srq.map(Srq::rmpn)
             && (rmpn.is_none() || recv.sizes.max_recvs == 0)
-            && unmatched <= 1 << 62;
+            && unmatched <= MAX_COUNT;
         if !is_possible {
             return Err(refused(format!(
                 "QPN {qpn:#x}, PD {pd:#x}, CQNs {cqn_send:#x} and {cqn_receive:#x}, owner {owner:#x}, RMP {rmpn:x?}, {unmatched} unmatched"
@@ -192,8 +193,7 @@ pub(crate) fn check(
 ) -> Result<(), ResumeError> {
     ask_twice(|| {
         let (context, pages) = query_with_pages(hca, qpn, memory.pages().len())?;
-        // Firmware may leave the page list out.
-        if pages != memory.pages() && pages.iter().any(|byte| *byte != 0) {
+        if !memory.is_at(&pages) {
             return Err(ResumeError::changed(format!(
                 "queue pair {qpn}: its rings are not at {:#x}",
                 memory.ring.iova().0

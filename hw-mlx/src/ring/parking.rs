@@ -24,6 +24,12 @@ pub struct RingSnapshot {
 }
 
 impl RingMemory {
+    /// Returns whether a page list that the device has returned is that of the ring. Firmware may leave the list out,
+    /// which is then all zeros.
+    pub(crate) fn is_at(&self, pages: &[u8]) -> bool {
+        pages == self.pages() || pages.iter().all(|byte| *byte == 0)
+    }
+
     /// Describes the memory.
     pub(crate) fn snapshot(&self) -> RingSnapshot {
         RingSnapshot {

@@ -10,6 +10,7 @@ use driver::{DmaRing, DmaWord};
 use mlx_prm::{Opcode, QueryRmpIn};
 
 use super::{COUNTER, LINKED_LIST, MIN_STRIDE, RMP_READY, Shadow, Srq, SrqSizes};
+use crate::bounds::MAX_COUNT;
 use crate::device::{Hca, ParkingHca};
 use crate::error::{MlxError, ResumeError, ask_twice};
 use crate::ring::{RingMemory, RingSnapshot};
@@ -17,8 +18,6 @@ use crate::wqe::{self, UNIT_BYTES};
 
 /// Name of the table in errors.
 const TABLE: &str = "a shared receive queue";
-/// Limit of the counters of a snapshot: more than any queue counts, and far from overflow.
-const MOST: u64 = 1 << 62;
 
 /// A shared receive queue.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -129,7 +128,7 @@ impl Srq {
             && sizes.max_recvs < sizes.entries
             && sizes.bytes() as u64 <= memory.bytes
             && rmpn.max(pd) <= 0xff_ffff
-            && posted.max(unmatched) <= MOST
+            && posted.max(unmatched) <= MAX_COUNT
             && posted >= buffers.len() as u64;
         if !is_possible {
             return Err(refused(format!(
@@ -223,8 +222,7 @@ impl Srq {
             context.state(),
             (queue.wq_type(), queue.page_offset()),
         );
-        // Firmware may leave the page list out.
-        let is_there = pages == memory.pages() || pages.iter().all(|byte| *byte == 0);
+        let is_there = memory.is_at(&pages);
         let known = queue.sw_counter() & 0xffff;
         let untaken = u32::from(self.counter()).wrapping_sub(queue.hw_counter()) & 0xffff;
         if untaken > self.outstanding {

@@ -273,7 +273,7 @@ fn refused_while_its_number_is_taken(offer: Offer, number: u32) -> Offer {
     let other = other.expect("a function");
     let refused = handover::adopt(offer).expect_err("the number is taken");
     let why = refused.to_string();
-    assert!(why.contains("an IA with number 1"), "{why}");
+    assert!(why.contains("the parked IA has number 1"), "{why}");
     let NotAdopted::Refused { offer, .. } = refused else {
         panic!("not before the claim: {why}");
     };

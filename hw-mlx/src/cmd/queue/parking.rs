@@ -13,12 +13,11 @@ use super::super::mailbox::Pool;
 use super::{
     CommandQueue, CommandTally, OWNED_BY_DEVICE, QUEUE_BYTES, STATUS_OWN, Slot, State, is_possible,
 };
+use crate::bounds::MAX_COUNT;
 use crate::error::ResumeError;
 
 /// Name of the table in errors.
 const TABLE: &str = "the command queue";
-/// Limit of the counters of a snapshot: more than any function counts, and far from overflow.
-const MOST: u64 = 1 << 62;
 
 /// A command queue whose slots are all free.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -116,7 +115,7 @@ impl CommandQueue {
                 "2^{log_size} slots of 2^{log_stride} bytes at IOVA {iova:#x}"
             )));
         }
-        if next_token == 0 || posted > MOST {
+        if next_token == 0 || posted > MAX_COUNT {
             return Err(refused(format!(
                 "{posted} commands posted, the next with token {next_token}"
             )));

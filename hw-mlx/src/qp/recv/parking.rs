@@ -3,13 +3,12 @@
 use driver::DmaBuffer;
 
 use super::{RECEIVE_COUNTER, RecvQueue, RecvSizes, Shadow};
+use crate::bounds::MAX_COUNT;
 use crate::error::ResumeError;
 use crate::wqe;
 
 /// Name of the table in errors.
 const TABLE: &str = "a receive queue";
-/// Limit of the counters of a snapshot: more than any queue counts, and far from overflow.
-const MOST: u64 = 1 << 62;
 /// Largest distance between entries in bytes.
 const MAX_STRIDE: u32 = 1 << 11;
 
@@ -113,7 +112,7 @@ impl RecvQueue {
         }
         let in_record = record.load_be32(RECEIVE_COUNTER);
         let is_counted = receives.len() <= max_recvs as usize
-            && done.max(unmatched) <= MOST
+            && done.max(unmatched) <= MAX_COUNT
             && in_record == u32::from(announced);
         if !is_counted {
             return Err(refused(format!(

@@ -10,14 +10,13 @@ use super::{
     BIND, MIN_RING_BLOCKS, OWN, SEND_COUNTER, SUPPRESSED, SendQueue, SendSizes, Shadow, Tail,
     UNSIGNALLED,
 };
+use crate::bounds::MAX_COUNT;
 use crate::error::ResumeError;
 use crate::uar::Doorbells;
 use crate::wqe;
 
 /// Name of the table in errors.
 const TABLE: &str = "a send queue";
-/// Limit of the counters of a snapshot: more than any queue counts, and far from overflow.
-const MOST: u64 = 1 << 62;
 /// Maximum number of blocks of a WQE.
 const MAX_BLOCKS: u32 = 16;
 /// Number of units of a request of the library itself: the control segment and a remote address.
@@ -149,8 +148,8 @@ impl SendQueue {
         let mut queue = Self::new(sizes, buffer, base, record, doorbells, number);
         let counted = requests.len() as u64;
         let is_counted = counted <= u64::from(max_requests)
-            && (counted..=MOST).contains(&posted)
-            && unmatched <= MOST
+            && (counted..=MAX_COUNT).contains(&posted)
+            && unmatched <= MAX_COUNT
             && unreported < queue.reclaim_every;
         if !is_counted {
             return Err(refused(format!(
