@@ -37,8 +37,8 @@ use crate::vport::state::{self, VportState};
 use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
 pub use parking::{
-    HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, ParkingHca, PortSnapshot,
-    UnclaimedHca,
+    HcaSnapshot, HcaTables, InstanceSnapshot, NotCancelled, NotParked, ObjectCount, ParkingHca,
+    PortSnapshot, UnclaimedHca,
 };
 use rdma_types::Address;
 
@@ -146,6 +146,16 @@ impl Hca {
             own,
             shared: Arc::new(shared),
         }
+    }
+
+    /// Makes the instances of one function.
+    fn all(shared: Shared, instances: Vec<Own>) -> Vec<Self> {
+        let shared = Arc::new(shared);
+        let with = |own| Self {
+            own,
+            shared: Arc::clone(&shared),
+        };
+        instances.into_iter().map(with).collect()
     }
 
     /// Returns a handle of the function, from which any thread can create another instance.
@@ -577,12 +587,26 @@ impl Hca {
         ))
     }
 
-    /// Returns the doorbells of a page of this instance, or of one that has ended; `None` if `page` is neither.
-    pub(crate) fn doorbells_at(&self, page: u32) -> Option<Doorbells> {
-        let control = self.shared.lock();
-        let mut all = control.spare.iter().chain([self.own.parts()]);
-        let parts = all.find(|parts| parts.uar_index.get() == page)?;
-        Some(Doorbells::new(parts.uar.clone()))
+    /// Returns the doorbells of a page, while a resumption is unfinished. `table` names the object that has the page.
+    ///
+    /// # Errors
+    /// The page is neither that of an instance of the function, nor that of one that has ended.
+    pub(crate) fn doorbells_at(
+        &self,
+        table: &'static str,
+        page: u32,
+    ) -> Result<Doorbells, ResumeError> {
+        let is_known = {
+            let control = self.shared.lock();
+            let known = control.resumed.as_ref();
+            known.is_some_and(|known| known.has(Opcode::ALLOC_UAR, page))
+        };
+        let Some(index) = UarIndex::checked(page).filter(|_| is_known) else {
+            let what = format!("doorbell page {page:#x}, which no instance has had");
+            return Err(ResumeError::snapshot(table, what));
+        };
+        let uar = instance::uar_page(&self.shared.function, index)?;
+        Ok(Doorbells::new(uar))
     }
 
     /// Returns the list of the function's slot queues that have failed.

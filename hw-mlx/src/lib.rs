@@ -109,8 +109,8 @@ pub mod wqe;
 pub use config::HcaConfig;
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 pub use device::{
-    Hca, HcaSnapshot, HcaTables, NotCancelled, NotParked, ObjectCount, Opened, ParkingHca, Pending,
-    PortSnapshot, UnclaimedHca,
+    Hca, HcaSnapshot, HcaTables, InstanceSnapshot, NotCancelled, NotParked, ObjectCount, Opened,
+    ParkingHca, Pending, PortSnapshot, UnclaimedHca,
 };
 pub use eq::EqSnapshot;
 pub use error::{

@@ -189,8 +189,9 @@ impl<'a> CheckedNetwork<'a> {
         }
         // An instance that has not fetched such an event knows the earlier state.
         let has_port_event = tables
-            .events
+            .instances
             .iter()
+            .flat_map(|instance| &instance.events)
             .any(|event| matches!(event, AsyncEvent::PortUp | AsyncEvent::PortDown));
         if neighbours.up != is_up && !has_port_event {
             return refused(format!(

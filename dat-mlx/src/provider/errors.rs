@@ -102,6 +102,8 @@ impl DriverError for ParkError {
         match self {
             ParkError::Dead(_) => ProviderError::Dead(text),
             ParkError::Instances { .. }
+            | ParkError::NoInstance
+            | ParkError::OtherFunction { .. }
             | ParkError::Closed
             | ParkError::Requested
             | ParkError::Doubtful
@@ -112,7 +114,7 @@ impl DriverError for ParkError {
             | ParkError::OrphanedRings { .. }
             | ParkError::Readers { .. }
             | ParkError::Objects { .. }
-            | ParkError::EndedInstances { .. }
+            | ParkError::TooManyInstances { .. }
             | ParkError::TimeLimit { .. }
             | ParkError::Broken { .. }
             | ParkError::MemoryInUse { .. }

@@ -296,10 +296,12 @@ impl ParkProvider for MlxProvider {
                 written: Written::default(),
             }),
             Err(refused) => {
-                let NotParked { hca, error, .. } = *refused;
+                let NotParked {
+                    instances, error, ..
+                } = *refused;
                 let unchanged = Self {
-                    // PANIC: `Hca::begin_parking` returns the instance.
-                    hca: hca.expect("the instance"),
+                    // `Hca::begin_parking` returns the instance.
+                    hca: only(instances),
                     doorbells,
                     common,
                     limits,
@@ -406,8 +408,8 @@ impl ParkProvider for MlxProvider {
         };
         match hca.cancel() {
             // A refusal of QP1 or of the port has stopped the function, so the parking has none any more.
-            Ok(hca) => checked
-                .resume(hca)
+            Ok(instances) => checked
+                .resume(only(instances))
                 .map_err(|error| (parking, error.into_dat())),
             Err(refused) => {
                 let NotCancelled {
@@ -457,8 +459,8 @@ impl ParkProvider for MlxProvider {
         } = unclaimed;
         match hca.go_on(claimed) {
             // A refusal of QP1 or of the port has stopped the function, so there are no descriptors to give back.
-            Ok(hca) => checked
-                .resume(hca)
+            Ok(instances) => checked
+                .resume(only(instances))
                 .map_err(|error| (None, error.into_dat())),
             Err(refused) => {
                 let NotResumed {
@@ -529,6 +531,13 @@ impl ParkProvider for MlxProvider {
     fn finish_resuming(&mut self) -> Result<(), ProviderError> {
         self.finish().for_dat()
     }
+}
+
+/// Returns the instance of a function that has one.
+fn only(mut instances: Vec<Hca>) -> Hca {
+    // PANIC: the function was begun to be parked with one, or `Checked::new` has refused any other number.
+    assert_eq!(instances.len(), 1, "instances");
+    instances.remove(0)
 }
 
 impl ParkingProvider {

@@ -32,7 +32,7 @@ use hw_mlx::srq::{SrqSizes, SrqSnapshot};
 use hw_mlx::uar::Doorbells;
 use hw_mlx::vport::path_mtu_code;
 use hw_mlx::window::{Window, WindowSnapshot};
-use hw_mlx::{AsyncEvent, Hca, HcaTables, MlxError, ParkError, ResumeError};
+use hw_mlx::{AsyncEvent, Hca, HcaTables, InstanceSnapshot, MlxError, ParkError, ResumeError};
 use mlx_prm::{Opcode, QpState, Qpc};
 
 use super::counts::Registered;
@@ -190,6 +190,13 @@ impl<'a> Checked<'a> {
             // It matters only until the port's next event.
             port_unsure: _,
         } = tables;
+        let [instance] = &hca.instances[..] else {
+            let what = format!(
+                "{} instances of the function; a provider has one",
+                hca.instances.len()
+            );
+            return Err(ResumeError::snapshot(TABLE, what));
+        };
         let number = *instances_made;
         let is_possible = (1..u32::MAX).contains(&number)
             && recent_variants.len() <= MAX_VARIANTS
@@ -214,7 +221,7 @@ impl<'a> Checked<'a> {
         if let Some(event) = events.iter().find(|event| !is_possible_event(event)) {
             return Err(ResumeError::snapshot(TABLE, format!("event {event:?}")));
         }
-        check_link(down.is_none(), hca)?;
+        check_link(down.is_none(), hca.link_up, instance)?;
         let resuming = Resuming::new(tables, hca)?;
         // No instance has used these streams before, so nothing that was drawn comes again.
         let stream = |what: &str| Random::of_function(*seed, &format!("{what} of {number}"));
@@ -307,18 +314,20 @@ fn is_possible_event(event: &ProviderEvent) -> bool {
     }
 }
 
-/// Checks that the instance knows the state of the link, or has an event of it that was not fetched.
-fn check_link(is_up: bool, hca: &HcaTables) -> Result<(), ResumeError> {
-    let mut latest = hca.events.iter().rev();
+/// Checks that the instance knows the state of the link (`link_up`), or has an event of it that was not fetched. `is_up`
+/// says what the provider knows.
+fn check_link(
+    is_up: bool,
+    link_up: bool,
+    instance: &InstanceSnapshot,
+) -> Result<(), ResumeError> {
+    let mut latest = instance.events.iter().rev();
     let last = latest.find(|it| matches!(it, AsyncEvent::PortUp | AsyncEvent::PortDown));
     let becomes = last.map_or(is_up, |event| *event == AsyncEvent::PortUp);
-    if becomes == hca.link_up || hca.events_lost > 0 {
+    if becomes == link_up || instance.events_lost > 0 {
         return Ok(());
     }
-    let what = format!(
-        "the link is up: {}, and for the instance: {becomes}",
-        hca.link_up
-    );
+    let what = format!("the link is up: {link_up}, and for the instance: {becomes}");
     Err(ResumeError::snapshot(TABLE, what))
 }
 

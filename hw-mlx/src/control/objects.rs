@@ -64,6 +64,12 @@ impl Objects {
         }
     }
 
+    /// Returns the number of objects of the kind that a command creates; 0 if the kind is unknown.
+    pub(crate) fn alive(&self, creates: Opcode) -> i64 {
+        let kind = KINDS.iter().position(|(_, makes, _)| *makes == creates);
+        kind.map_or(0, |kind| self.alive[kind])
+    }
+
     /// Returns the number of objects of each kind of which there are some, by the opcode that creates the kind.
     pub(crate) fn numbers(&self) -> Vec<(u16, i64)> {
         let all = self.alive.iter().zip(KINDS);
@@ -161,8 +167,8 @@ const PARKED: [Opcode; 15] = [
     Opcode::CREATE_FLOW_GROUP,
 ];
 
-/// Objects that use memory and that this process knows: it has resumed or created them. Each is there once, so an
-/// object that is resumed twice does not stand for another one.
+/// Objects that use memory, and doorbell pages, that this process knows: it has resumed or created them. Each is there
+/// once, so an object that is resumed twice does not stand for another one.
 #[derive(Debug, Default)]
 pub(crate) struct Known(BTreeSet<(Opcode, u32)>);
 
@@ -172,6 +178,11 @@ impl Known {
     #[must_use]
     pub(crate) fn resume(&mut self, creates: Opcode, number: u32) -> bool {
         self.0.insert((creates, number))
+    }
+
+    /// Returns whether an object is known, by the command that creates its kind and its number.
+    pub(crate) fn has(&self, creates: Opcode, number: u32) -> bool {
+        self.0.contains(&(creates, number))
     }
 
     /// Notes the success of a command. `input` is the third word of the command, and `answer` that of its answer: the

@@ -10,16 +10,29 @@ use super::{DeadCause, MlxError};
 /// Reason why a function was not parked.
 #[derive(Debug, Error)]
 pub enum ParkError {
-    /// The function has other instances.
-    #[error("the function has {count} instances; only a function with one is parked")]
+    /// Not all instances of the function were given.
+    #[error("the function has {count} instances, and {given} were given; it is parked with all of them")]
     Instances {
-        /// Number of instances, this one included.
+        /// Number of instances of the function.
         count: usize,
+        /// Number of instances that were given.
+        given: usize,
+    },
+    /// The list of instances is empty.
+    #[error("no instance was given")]
+    NoInstance,
+    /// An instance in the list is one of another function.
+    #[error("an instance of {other} is among those of {function}")]
+    OtherFunction {
+        /// Name of the function of the first instance in the list.
+        function: String,
+        /// Name of the other function.
+        other: String,
     },
     /// The device is dead.
     #[error("the device is dead: {0}")]
     Dead(DeadCause),
-    /// The instance was retired, because it is about to close the function.
+    /// The last instance was retired, because it is about to close the function.
     #[error("the function is being closed")]
     Closed,
     /// The system has requested the function back.
@@ -28,8 +41,8 @@ pub enum ParkError {
     /// The device may be dead, and has not yet answered the command that is to find out.
     #[error("the device may be dead; it has not answered yet")]
     Doubtful,
-    /// The instance's commands have a common time limit.
-    #[error("the commands of the instance have a common time limit")]
+    /// The commands of an instance have a common time limit.
+    #[error("the commands of an instance have a common time limit")]
     Limited,
     /// The function was resumed, and the resumption is not finished.
     #[error("the function was resumed, and the resumption is not finished")]
@@ -75,14 +88,17 @@ pub enum ParkError {
         /// Kinds and numbers of the objects.
         objects: Vec<(&'static str, i64)>,
     },
-    /// More instances have ended than a function is parked with, and none has taken their doorbell pages over.
+    /// The function has more instances than it is parked with. Ended ones whose doorbell pages no other instance has
+    /// taken over count, too.
     #[error(
-        "the doorbell pages of {count} ended instances are kept; a function is parked with at most {most}"
+        "the function has {count} instances, and the doorbell pages of {ended} ended ones; it is parked with at most {most} in all"
     )]
-    EndedInstances {
+    TooManyInstances {
         /// Number of instances.
         count: usize,
-        /// Maximum number.
+        /// Number of ended instances.
+        ended: usize,
+        /// Maximum number of both together.
         most: usize,
     },
     /// A time limit of the function's configuration is longer or shorter than a snapshot may have it.
@@ -211,7 +227,8 @@ pub struct NotResumed {
     pub descriptors: Vec<NamedFd>,
     /// True if the device got a command. All such commands only ask. If they were answered, or if there was none, the
     /// function goes on as it was parked, with all its events, and the process that parked it can resume it. Each such
-    /// attempt takes room in the event queue for commands; after about ten, all are refused before the first command.
+    /// attempt takes room in the event queue for commands. After about ten with one instance, and fewer with more, all
+    /// are refused before the first command.
     pub touched: bool,
     /// The reason.
     #[source]

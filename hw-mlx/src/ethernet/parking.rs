@@ -28,7 +28,7 @@ const NUMBER_MASK: u32 = 0xff_ffff;
 /// An Ethernet port.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EthernetSnapshot {
-    /// Number of the doorbell page: that of the instance, or of one that has ended.
+    /// Number of the doorbell page: that of an instance, or of one that has ended.
     pub uar: u32,
     /// Objects of the device for the port, in order of creation, except the completion queue.
     pub objects: Vec<Object>,
@@ -133,11 +133,7 @@ impl Ethernet {
                 groups.len()
             )));
         }
-        let Some(doorbells) = hca.doorbells_at(uar) else {
-            return Err(refused(format!(
-                "doorbell page {uar:#x}, which no instance has had"
-            )));
-        };
+        let doorbells = hca.doorbells_at(NAME, uar)?;
         let slot_sizes = SlotSizes {
             sends: SENDS,
             send_bytes: super::SEND_BYTES,

@@ -23,7 +23,7 @@ pub struct GsiSnapshot {
     pub qpn: u32,
     /// Protection domain.
     pub pd: u32,
-    /// Number of the doorbell page: that of the instance, or of one that has ended.
+    /// Number of the doorbell page: that of an instance, or of one that has ended.
     pub uar: u32,
     /// Index of the key of the slots.
     pub mkey_index: u32,
@@ -123,12 +123,7 @@ impl Gsi {
                 ),
             ));
         }
-        let Some(doorbells) = hca.doorbells_at(uar) else {
-            return Err(ResumeError::snapshot(
-                NAME,
-                format!("doorbell page {uar:#x}, which no instance has had"),
-            ));
-        };
+        let doorbells = hca.doorbells_at(NAME, uar)?;
         let slots = SLOTS.claim(hca.arena(), queue.slots)?;
         let key = slot_queue::key_request(pd, slots.get());
         let slots = mkey::resume(hca, mkey_index, &key, slots)?;

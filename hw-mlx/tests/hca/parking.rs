@@ -4,6 +4,7 @@
 //! sees one client, and counts the resets.
 
 mod changed;
+mod instances;
 mod objects;
 mod port;
 mod refused;
@@ -23,8 +24,8 @@ use hw_mlx::qp::{Qp, QpSnapshot};
 use hw_mlx::srq::Srq;
 use hw_mlx::uar::Doorbells;
 use hw_mlx::{
-    AsyncEvent, EqSnapshot, GidEntry, Hca, HcaConfig, HcaSnapshot, HcaTables, NotParked, ParkError,
-    ParkingHca, ResumeError,
+    AsyncEvent, EqSnapshot, GidEntry, Hca, HcaConfig, HcaSnapshot, HcaTables, InstanceSnapshot,
+    NotParked, ParkError, ParkingHca, ResumeError,
 };
 use hw_sim::{Drive, FaultCause, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::{AllocPdIn, Cqn, InitSegment, NopIn};
@@ -172,7 +173,13 @@ fn park(hca: Hca) -> (HcaSnapshot, Vec<NamedFd>) {
 }
 
 fn resume(snapshot: &HcaSnapshot, descriptors: Vec<NamedFd>) -> Hca {
-    Hca::resume(snapshot, descriptors).expect("resumed")
+    only(Hca::resume(snapshot, descriptors).expect("resumed"))
+}
+
+/// Returns the instance of a function that has one.
+fn only(mut instances: Vec<Hca>) -> Hca {
+    assert_eq!(instances.len(), 1);
+    instances.remove(0)
 }
 
 /// Returns the objects without which the resumption is not finished.
@@ -184,8 +191,10 @@ fn missing(hca: &mut Hca) -> Vec<(&'static str, i64)> {
 }
 
 fn not_parked(hca: Hca) -> (Hca, ParkError) {
-    let NotParked { hca, error, .. } = *hca.park().expect_err("it is in use");
-    (hca.expect("the instance"), error)
+    let NotParked {
+        instances, error, ..
+    } = *hca.park().expect_err("it is in use");
+    (only(instances), error)
 }
 
 #[test]
@@ -561,7 +570,7 @@ fn a_function_in_use_is_not_parked_says_why_and_stays_usable() {
     let other = hca.opened().instance().expect("an instance").expect("open");
     let (again, error) = not_parked(hca);
     assert!(
-        matches!(error, ParkError::Instances { count: 2 }),
+        matches!(error, ParkError::Instances { count: 2, given: 1 }),
         "{error}"
     );
     hca = again;
@@ -607,7 +616,8 @@ fn a_function_in_use_is_not_parked_says_why_and_stays_usable() {
     );
     assert!(is_bar, "{error}");
     drop(doorbells);
-    hca = parking.expect("unfinished").cancel().expect("driven again");
+    let parking = parking.expect("unfinished");
+    hca = only(parking.cancel().expect("driven again"));
     let mut work = parked.resume(&mut hca);
     hca.finish_resuming().expect("all is there");
     work.send(0);
@@ -640,7 +650,7 @@ fn a_parking_is_finished_or_cancelled_after_all_buffers_are_dropped() {
         drop(buffer);
         let parking = parking.expect("unfinished");
         hca = if cancels {
-            parking.cancel().expect("driven again")
+            only(parking.cancel().expect("driven again"))
         } else {
             let (snapshot, descriptors) = parking.finish().expect("parked");
             resume(&snapshot, descriptors)

@@ -1,4 +1,4 @@
-//! The way from a snapshot to an instance.
+//! The way from a snapshot to instances.
 //!
 //! There are two parts. The first one ([`check`]) makes all tables again and compares the numbers of the snapshot
 //! with each other, with the memory and with the registers. It writes nothing, and needs no claim. The second one
@@ -8,7 +8,8 @@
 //! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
 //! loses no event, and the process that has claimed the function can try again. The device writes an event for each
 //! command meanwhile. An overrun would stop the event queue for commands, so the first part ends with a check that the
-//! queue has room for those events. The events of refused attempts stay in it, so the check fails after about ten.
+//! queue has room for those events. The events of refused attempts stay in it, so the check fails after about ten, or
+//! after fewer if there are many instances.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use driver::handover::Claimed;
 use driver::{Block, DmaArena, Function, Interrupt, NamedFd, UnclaimedFunction};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
-use super::{HcaSnapshot, HcaTables, LIMITS, MOST_ENDED, PortSnapshot};
+use super::{HcaSnapshot, HcaTables, InstanceSnapshot, LIMITS, MOST_INSTANCES, PortSnapshot};
 use crate::broken::BrokenQueues;
 use crate::caps::Caps;
 use crate::cmd::CommandQueue;
@@ -36,15 +37,15 @@ use crate::vport::{self, Port};
 const TABLE: &str = "the function";
 /// Number of entries of the event queue for commands that remain free for events, besides those of our questions.
 const EVENT_ROOM: u32 = 32;
-/// Maximum number of commands of a resumption, besides those about event queues of ended instances and about addresses.
-const QUESTIONS: u32 = 24;
-/// Maximum number of commands about an event queue of an ended instance.
-const QUESTIONS_OF_ENDED: u32 = 2;
+/// Maximum number of commands of a resumption, besides those about event queues of instances and about addresses.
+const QUESTIONS: u32 = 22;
+/// Maximum number of commands about the event queue of an instance, or of one that has ended.
+const QUESTIONS_OF_INSTANCE: u32 = 2;
 
-/// State of a function, and of its only instance.
-pub(super) type Instance = (Shared, Own);
+/// State of a function, and of its instances in their order.
+pub(super) type Instances = (Shared, Vec<Own>);
 
-/// A function and its instance that were checked without a command, and that this process may not use yet. If it is
+/// A function and its instances that were checked without a command, and that this process may not use yet. If it is
 /// dropped, the device stays parked.
 #[must_use]
 pub struct UnclaimedHca {
@@ -64,7 +65,7 @@ impl std::fmt::Debug for UnclaimedHca {
     }
 }
 
-/// Makes a function and its instance of a snapshot, and checks all that needs no command.
+/// Makes a function and its instances of a snapshot, and checks all that needs no command.
 pub(super) fn check(
     snapshot: &HcaSnapshot,
     descriptors: Vec<NamedFd>,
@@ -106,7 +107,7 @@ impl UnclaimedHca {
     }
 
     /// Goes on with the function, which the claim allows.
-    pub(super) fn go_on_with(self, claimed: &Claimed) -> Result<Instance, Box<NotResumed>> {
+    pub(super) fn go_on_with(self, claimed: &Claimed) -> Result<Instances, Box<NotResumed>> {
         let Self {
             rebuilt,
             function,
@@ -148,7 +149,7 @@ pub(super) fn take_up(
     function: Function,
     tables: &HcaTables,
     arena: Option<DmaArena>,
-) -> Result<Instance, Box<(Function, ResumeError)>> {
+) -> Result<Instances, Box<(Function, ResumeError)>> {
     Tables::rebuild(&function, tables, arena)
         .and_then(|rebuilt| rebuilt.verify(&function, tables))
         .map_err(|error| Box::new((function, error)))
@@ -157,8 +158,8 @@ pub(super) fn take_up(
 /// The tables, before the device has confirmed them.
 struct Tables {
     control: Control,
-    own: Parts,
-    completions: Completions,
+    /// Parts of each instance, and its completion queues that had events.
+    instances: Vec<(Parts, Completions)>,
     gids: GidTable,
 }
 
@@ -176,10 +177,10 @@ impl Tables {
                 "time limits {limits:?}, not in {LIMITS:?}"
             )));
         }
-        let count = tables.spare.len();
-        if count > MOST_ENDED {
+        let (count, ended) = (tables.instances.len(), tables.spare.len());
+        if count == 0 || count + ended > MOST_INSTANCES {
             return Err(refused(format!(
-                "{count} ended instances; at most {MOST_ENDED}"
+                "{count} instances and {ended} ended ones; at least one, and at most {MOST_INSTANCES} in all"
             )));
         }
         let caps = Caps::of_images(&tables.capabilities)
@@ -201,24 +202,12 @@ impl Tables {
                 tables.objects.len()
             ))
         })?;
-        let inbox = (!tables.events.iter().any(is_of_the_process))
-            .then(|| Inbox::resume(&tables.events, tables.events_lost))
-            .flatten()
-            .ok_or_else(|| {
-                let (count, lost) = (tables.events.len(), tables.events_lost);
-                refused(format!(
-                    "{count} events, {lost} dropped: too many, or one that no parked function has"
-                ))
-            })?;
-        let completions = |numbers: &[u32]| {
-            Completions::resume(numbers)
-                .ok_or_else(|| refused(format!("events of {} completion queues", numbers.len())))
-        };
-        let (own_completions, shared_completions) = (
-            completions(&tables.completions)?,
-            completions(&tables.shared_completions)?,
-        );
-        check_event_queues(tables)?;
+        let inboxes = tables.instances.iter().map(inbox_of);
+        let inboxes = inboxes.collect::<Result<Vec<_>, _>>()?;
+        let completions = tables.instances.iter().map(|it| noted(&it.completions));
+        let completions = completions.collect::<Result<Vec<_>, _>>()?;
+        let shared_completions = noted(&tables.shared_completions)?;
+        check_event_queues(tables, objects.alive(Opcode::CREATE_EQ))?;
 
         let bar = function.bar(0).map_err(MlxError::from)?;
         let registers: Block<InitSegment> = bar.block(0).map_err(MlxError::from)?;
@@ -241,9 +230,13 @@ impl Tables {
         };
         let eqs = tables.event_queues.iter().map(eq);
         let eqs = eqs.collect::<Result<Vec<_>, _>>()?;
-        let own = parts(function, eq(&tables.own)?)?;
-        let spare = tables.spare.iter().map(|it| Ok(parts(function, eq(it)?)?));
-        let spare = spare.collect::<Result<Vec<_>, ResumeError>>()?;
+        let parts_of = |snapshot: &EqSnapshot| -> Result<Parts, ResumeError> {
+            Ok(parts(function, eq(snapshot)?)?)
+        };
+        let own = tables.instances.iter().map(|it| parts_of(&it.own));
+        let own = own.collect::<Result<Vec<_>, _>>()?;
+        let spare = tables.spare.iter().map(parts_of);
+        let spare = spare.collect::<Result<Vec<_>, _>>()?;
 
         let clock = function.clock();
         let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
@@ -252,21 +245,21 @@ impl Tables {
         let notices = function.notices().clone();
         let mut health = Health::new(registers.clone(), notices, written, clock.now());
         check_registers(function, &registers, &mut health, tables)?;
-        check_room(&eqs, spare.len())?;
+        check_room(&eqs, own.len() + spare.len())?;
         interrupts.extend(health.notices().cloned());
-        let wakeup = function.wakeup().map_err(MlxError::from)?;
-        // The vector was compared with the number of vectors.
-        let vector = tables.own.vector as usize;
-        let listener = Listener::new(vector, wakeup).with_inbox(inbox);
+        let mut listeners = Listeners::default();
+        for (parts, inbox) in own.iter().zip(inboxes) {
+            let wakeup = function.wakeup().map_err(MlxError::from)?;
+            // The instances get their numbers in their order.
+            let _number = listeners.add(Listener::new(parts.vector, wakeup).with_inbox(inbox));
+        }
         let mut resumed = Known::default();
-        for eq in tables
-            .spare
-            .iter()
-            .chain([&tables.own])
-            .chain(&tables.event_queues)
-        {
-            // The numbers differ, as `check_event_queues` has shown.
+        // The numbers differ, as `check_event_queues` has shown.
+        for eq in tables.queues_of_instances().chain(&tables.event_queues) {
             let _is_new = resumed.resume(Opcode::CREATE_EQ, eq.eqn);
+        }
+        for eq in tables.queues_of_instances() {
+            let _is_new = resumed.resume(Opcode::ALLOC_UAR, eq.uar);
         }
         Ok(Self {
             control: Control {
@@ -279,7 +272,7 @@ impl Tables {
                 queue,
                 pages,
                 health,
-                listeners: Listeners::first(listener),
+                listeners,
                 completions: shared_completions,
                 objects,
                 resumed: Some(resumed),
@@ -306,18 +299,16 @@ impl Tables {
                 bus_master: false,
                 stopped: false,
             },
-            own,
-            completions: own_completions,
+            instances: own.into_iter().zip(completions).collect(),
             gids,
         })
     }
 
     /// Asks the device, compares its answers with the tables, and goes on with the function.
-    fn verify(self, function: &Function, tables: &HcaTables) -> Result<Instance, ResumeError> {
+    fn verify(self, function: &Function, tables: &HcaTables) -> Result<Instances, ResumeError> {
         let Self {
             mut control,
-            own,
-            completions,
+            instances,
             gids,
         } = self;
         exec(&mut control, &NopIn::new())?;
@@ -327,10 +318,12 @@ impl Tables {
                 control.eqs[at].check(&context, page)
             })?;
         }
-        ask_twice(|| {
-            let (context, page) = query_eq(&mut control, tables.own.eqn)?;
-            own.eq.check(&context, page)
-        })?;
+        for (instance, (parts, _)) in tables.instances.iter().zip(&instances) {
+            ask_twice(|| {
+                let (context, page) = query_eq(&mut control, instance.own.eqn)?;
+                parts.eq.check(&context, page)
+            })?;
+        }
         for (at, spare) in tables.spare.iter().enumerate() {
             ask_twice(|| {
                 let (context, page) = query_eq(&mut control, spare.eqn)?;
@@ -376,17 +369,25 @@ impl Tables {
         control.bus_master = true;
         control.watch_health = true;
         control.event_mode = true;
-        let mut own = Own::new(&control, 0, own.vector, Some(own));
-        own.completions = completions;
+        let own = |(number, (parts, completions)): (usize, (Parts, Completions))| {
+            let mut own = Own::new(&control, number, parts.vector, Some(parts));
+            own.completions = completions;
+            own
+        };
+        let mut instances: Vec<Own> = instances.into_iter().enumerate().map(own).collect();
         let shared = Shared::new(control, gids, found);
         // The other process may have taken the interrupts of entries that are still in the queues. So all event queues
         // are drained and armed.
         let mut control = shared.lock();
-        own.serve(&mut control);
-        own.set_idle(&mut control);
-        control.listeners.call(0);
+        for own in &mut instances {
+            own.serve(&mut control);
+        }
+        for own in &instances {
+            own.set_idle(&mut control);
+            control.listeners.call(own.number);
+        }
         drop(control);
-        Ok((shared, own))
+        Ok((shared, instances))
     }
 }
 
@@ -411,12 +412,36 @@ fn is_of_the_process(event: &AsyncEvent) -> bool {
     }
 }
 
-/// Checks that no two event queues have the same number, that no two instances have the same doorbell page, and that
-/// the function's event queues use vector 0.
-fn check_event_queues(tables: &HcaTables) -> Result<(), ResumeError> {
+/// Makes the queue of events of an instance.
+fn inbox_of(instance: &InstanceSnapshot) -> Result<Inbox, ResumeError> {
+    let InstanceSnapshot {
+        events,
+        events_lost: lost,
+        ..
+    } = instance;
+    let is_possible = !events.iter().any(is_of_the_process);
+    let inbox = is_possible.then(|| Inbox::resume(events, *lost)).flatten();
+    inbox.ok_or_else(|| {
+        let count = events.len();
+        let what =
+            format!("{count} events, {lost} dropped: too many, or one that no parked function has");
+        ResumeError::snapshot(TABLE, what)
+    })
+}
+
+/// Makes a set of completion queues that had events.
+fn noted(numbers: &[u32]) -> Result<Completions, ResumeError> {
+    Completions::resume(numbers).ok_or_else(|| {
+        let what = format!("events of {} completion queues", numbers.len());
+        ResumeError::snapshot(TABLE, what)
+    })
+}
+
+/// Checks that all event queues are there, of which the device has `count`, and no two with the same number; that no
+/// two instances have the same doorbell page, and that the function's event queues use vector 0.
+fn check_event_queues(tables: &HcaTables, count: i64) -> Result<(), ResumeError> {
     let (mut numbers, mut pages) = (BTreeSet::new(), BTreeSet::new());
-    let of_instances = || tables.spare.iter().chain([&tables.own]);
-    for eq in of_instances().chain(&tables.event_queues) {
+    for eq in tables.queues_of_instances().chain(&tables.event_queues) {
         if !numbers.insert(eq.eqn) {
             return Err(ResumeError::snapshot(
                 TABLE,
@@ -424,7 +449,12 @@ fn check_event_queues(tables: &HcaTables) -> Result<(), ResumeError> {
             ));
         }
     }
-    for eq in of_instances() {
+    // An instance that is missing would be noticed only when all objects are resumed.
+    if i64::try_from(numbers.len()) != Ok(count) {
+        let what = format!("{} event queues, and the device has {count}", numbers.len());
+        return Err(ResumeError::snapshot(TABLE, what));
+    }
+    for eq in tables.queues_of_instances() {
         if !pages.insert(eq.uar) {
             return Err(ResumeError::snapshot(
                 TABLE,
@@ -512,19 +542,19 @@ fn exec<C: mlx_prm::Command>(control: &mut Control, input: &C) -> Result<C::Out,
     Ok(control.exec(input).map_err(MlxError::from)?)
 }
 
-/// Returns the number of events for which the event queue for commands must have room at the beginning. `ended` is the
-/// number of ended instances.
-fn events_needed(ended: usize) -> u32 {
-    // CAST: at most `MOST_ENDED`.
+/// Returns the number of events for which the event queue for commands must have room at the beginning. `instances` is
+/// the number of instances, with ended ones.
+fn events_needed(instances: usize) -> u32 {
+    // CAST: at most `MOST_INSTANCES`.
     #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-    let of_ended = ended as u32 * QUESTIONS_OF_ENDED;
-    QUESTIONS + EVENT_ROOM + of_ended
+    let of_instances = instances as u32 * QUESTIONS_OF_INSTANCE;
+    QUESTIONS + EVENT_ROOM + of_instances
 }
 
-/// Checks that the event queue for commands has room for the events of the questions. `ended` is the number of ended
-/// instances.
-fn check_room(eqs: &[Eq], ended: usize) -> Result<(), ResumeError> {
-    let (room, needed) = (eqs[0].room(), events_needed(ended));
+/// Checks that the event queue for commands has room for the events of the questions. `instances` is the number of
+/// instances, with ended ones.
+fn check_room(eqs: &[Eq], instances: usize) -> Result<(), ResumeError> {
+    let (room, needed) = (eqs[0].room(), events_needed(instances));
     if room >= needed {
         return Ok(());
     }
@@ -588,7 +618,8 @@ fn check_gids(
 ) -> Result<(), ResumeError> {
     // CAST: widening, on every target of the driver.
     let room = control.eqs[0].room();
-    let room = room.saturating_sub(events_needed(control.spare.len()) + 1) as usize;
+    let instances = control.listeners.count() + control.spare.len();
+    let room = room.saturating_sub(events_needed(instances) + 1) as usize;
     for entry in gids.all().into_iter().take(room) {
         match gid::read_entry(control, entry.index, port) {
             Ok(now) if now == (entry.gid, entry.mac) => {}

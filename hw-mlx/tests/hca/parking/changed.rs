@@ -85,7 +85,7 @@ fn of_ring(ring: &mut RingSnapshot) -> [Number<'_>; 4] {
 
 /// Changes one thing in the tables of a function.
 fn change_tables(tables: &mut HcaTables, random: &mut Random) {
-    match random.number() % 16 {
+    match random.number() % 18 {
         0 => return twist_list(&mut tables.capabilities, random),
         1 => return twist_list(&mut tables.pages.chunks, random),
         2 => return twist_list(&mut choose(holders(tables), random).pages, random),
@@ -94,9 +94,12 @@ fn change_tables(tables: &mut HcaTables, random: &mut Random) {
         5 => return twist_list(&mut tables.arena.chunks, random),
         6 => return twist_list(&mut tables.commands.tallies, random),
         7 => {
-            tables.spare.push(tables.own);
+            let own = tables.instances.iter().map(|it| it.own).collect();
+            tables.spare.push(choose(own, random));
             return;
         }
+        8 => return twist_list(&mut tables.instances, random),
+        9 => return exchange(&mut tables.instances, random),
         _ => {}
     }
     let HcaTables {
@@ -110,12 +113,9 @@ fn change_tables(tables: &mut HcaTables, random: &mut Random) {
         commands,
         pages,
         event_queues,
-        own,
+        instances,
         spare,
-        completions,
         shared_completions,
-        events: _,
-        events_lost,
         objects,
         counter_set,
         link_up,
@@ -142,7 +142,6 @@ fn change_tables(tables: &mut HcaTables, random: &mut Random) {
         Number::Long(&mut pages.counts.returned),
         Number::Long(&mut pages.counts.refused),
         Number::Long(&mut pages.counts.foreign),
-        Number::Long(events_lost),
         Number::Bit(link_up),
         Number::Word(&mut port.mtu),
         Number::Bit(&mut port.link_up),
@@ -155,8 +154,19 @@ fn change_tables(tables: &mut HcaTables, random: &mut Random) {
     all.extend(port.mac.iter_mut().map(Number::Byte));
     all.extend(counter_set.as_mut().map(Number::Word));
     all.extend(pages.budget.as_mut().map(Number::Long));
-    for eq in event_queues.iter_mut().chain([own]).chain(spare) {
+    for eq in event_queues.iter_mut().chain(spare) {
         all.extend(of_eq(eq));
+    }
+    for instance in instances {
+        let InstanceSnapshot {
+            own,
+            completions,
+            events: _,
+            events_lost,
+        } = instance;
+        all.extend(of_eq(own));
+        all.extend(completions.iter_mut().map(Number::Word));
+        all.push(Number::Long(events_lost));
     }
     for page in capabilities {
         all.push(Number::Word(&mut page.op_mod));
@@ -195,20 +205,33 @@ fn change_tables(tables: &mut HcaTables, random: &mut Random) {
             all.push(Number::Long(&mut lease.bytes));
         }
     }
-    all.extend(completions.iter_mut().map(Number::Word));
     all.extend(shared_completions.iter_mut().map(Number::Word));
     choose(all, random).twist(random);
+}
+
+/// Exchanges the event queues of the first instance and of another one, or what the first one has heard.
+fn exchange(instances: &mut [InstanceSnapshot], random: &mut Random) {
+    let Some((first, others)) = instances.split_first_mut() else {
+        return;
+    };
+    let other = choose(others.iter_mut().collect(), random);
+    match random.number() % 3 {
+        0 => core::mem::swap(&mut first.own, &mut other.own),
+        1 => core::mem::swap(&mut first.completions, &mut other.completions),
+        _ => core::mem::swap(&mut first.own.uar, &mut other.own.uar),
+    }
 }
 
 fn holders(tables: &mut HcaTables) -> Vec<&mut hw_mlx::pages::PageHolder> {
     tables.pages.holders.iter_mut().collect()
 }
 
-/// Makes a function with work that has left traces in all tables.
-fn used(served: &Served) -> Hca {
+/// Parks a function with two instances, whose work has left traces in all tables.
+fn parked_after_use(served: &Served) -> (HcaSnapshot, Vec<NamedFd>) {
     let mut hca = served.open();
-    let other = hca.opened().instance().expect("an instance").expect("open");
-    other.close().expect("closed");
+    let ended = super::instances::another(&hca);
+    let second = super::instances::another(&hca);
+    ended.close().expect("closed");
     let address = "10.0.0.7".parse::<std::net::IpAddr>().expect("an address");
     hca.add_address(&address.into()).expect("added");
     let mut work = Work::new(&mut hca);
@@ -226,7 +249,9 @@ fn used(served: &Served) -> Hca {
     qp.destroy(&mut hca, cq, None).expect("destroyed");
     cq.destroy(&mut hca).expect("destroyed");
     mkey::destroy(&mut hca, work.mkey).expect("destroyed");
-    hca
+    drop(work);
+    let parking = Hca::begin_parking_all(vec![hca, second]).expect("quiet");
+    parking.finish().expect("parked")
 }
 
 /// Counts the events of the queue that have come, arms it, and waits for the event of one more exchange.
@@ -249,7 +274,7 @@ fn tables_that_were_changed_are_refused_or_harmless() {
     let mut seeds = 0..250_u64;
     'worlds: loop {
         let served = Served::new();
-        let (snapshot, mut descriptors) = park(used(&served));
+        let (snapshot, mut descriptors) = parked_after_use(&served);
         let before = served.resets();
         for seed in seeds.by_ref() {
             let mut random = Random::new(Some(seed)).expect("a seed");
@@ -269,23 +294,29 @@ fn tables_that_were_changed_are_refused_or_harmless() {
                         continue 'worlds;
                     }
                 }
-                Ok(mut hca) => {
+                Ok(mut instances) => {
                     counts[2] += 1;
-                    hca.exec(&NopIn::new()).expect("answered");
-                    while hca.next_async().is_some() {}
-                    // The new queue may have the number of one that is gone.
-                    while hca.next_completion().is_some() {}
-                    let finished = hca.finish_resuming();
-                    let mut work = Work::new(&mut hca);
-                    work.receive(0);
-                    work.send(0);
-                    assert_eq!(
-                        cookies(&work.wait_for(&mut hca, 2)),
-                        [0, 1000],
-                        "seed {seed}"
-                    );
-                    arm_and_exchange(&mut hca, &mut work, 1);
-                    drop((work, finished, hca));
+                    let finished = instances[0].finish_resuming();
+                    for mut hca in instances {
+                        hca.exec(&NopIn::new()).expect("answered");
+                        while hca.next_async().is_some() {}
+                        // The new queue may have the number of one that is gone.
+                        while hca.next_completion().is_some() {}
+                        let mut work = Work::new(&mut hca);
+                        work.receive(0);
+                        work.send(0);
+                        assert_eq!(
+                            cookies(&work.wait_for(&mut hca, 2)),
+                            [0, 1000],
+                            "seed {seed}"
+                        );
+                        arm_and_exchange(&mut hca, &mut work, 1);
+                        let Work { qp, cq, .. } = &mut work;
+                        qp.destroy(&mut hca, cq, None).expect("destroyed");
+                        cq.destroy(&mut hca).expect("destroyed");
+                        mkey::destroy(&mut hca, work.mkey).expect("destroyed");
+                    }
+                    drop(finished);
                     served.finished(before);
                     continue 'worlds;
                 }

@@ -33,7 +33,7 @@ fn refused_with_broken_port(hca: Hca) -> Hca {
         }
     );
     assert!(is_broken, "{refused}");
-    refused.hca.expect("the instance")
+    only(refused.instances)
 }
 
 /// A port whose queue has failed is not parked before it is repaired, also if a first repair was not delivered and
@@ -129,7 +129,7 @@ fn a_broken_qp1_is_refused_until_it_is_repaired_or_gone() {
         let refused = hca.begin_parking().expect_err("QP1 is broken");
         let is_broken = matches!(refused.error, ParkError::Broken { queue: "QP1" });
         assert!(is_broken, "{refused}");
-        hca = refused.hca.expect("the instance");
+        hca = only(refused.instances);
         if repairs {
             gsi.repair(&mut hca).expect("repaired");
         }
@@ -162,7 +162,7 @@ fn a_clone_of_the_arena_keeps_the_parking_unfinished_until_it_is_dropped() {
         let parking = not_cancelled.parking;
         drop(arena);
         hca = if cancels {
-            parking.cancel().expect("driven again")
+            only(parking.cancel().expect("driven again"))
         } else {
             let (snapshot, descriptors) = parking.finish().expect("parked");
             resume(&snapshot, descriptors)

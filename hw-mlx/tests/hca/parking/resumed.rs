@@ -65,7 +65,7 @@ fn a_resumption_that_is_refused_late_loses_no_event() {
     work.receive(0);
     work.send(0);
     let (snapshot, mut descriptors, parked) = park_with(hca, work);
-    assert_eq!(snapshot.tables.completions, []);
+    assert_eq!(snapshot.tables.instances[0].completions, []);
     served.go_on();
     for _ in 0..3 {
         let mut wrong = snapshot.clone();
@@ -210,20 +210,28 @@ fn a_capability_is_compared_if_the_driver_uses_it() {
 #[test]
 fn numbers_that_need_no_command_are_checked_before_the_first_one() {
     type Change = fn(&mut HcaTables);
-    let changes: [(&str, Change); 10] = [
+    let changes: [(&str, Change); 12] = [
         ("signed answers", |it| it.commands.is_signed = true),
         ("is not at index 0", |it| it.gids.entries.clear()),
         ("at index 255", |it| it.gids.entries[0].index = 255),
         ("no whole general capability page", |it| {
             it.capabilities[0].bytes.truncate(7)
         }),
-        ("ended instances", |it| it.spare = vec![it.own; 65]),
+        ("64 ended ones", |it| {
+            it.spare = vec![it.instances[0].own; 64]
+        }),
+        ("0 instances", |it| it.instances.clear()),
         ("time limits", |it| {
             it.command_limit = Duration::from_secs(3601)
         }),
         ("time limits", |it| it.reclaim_limit = Duration::ZERO),
-        ("is there twice", |it| it.spare = vec![it.own]),
-        ("completion queues", |it| it.completions.push(1 << 24)),
+        ("is there twice", |it| it.spare = vec![it.instances[0].own]),
+        ("completion queues", |it| {
+            it.instances[0].completions.push(1 << 24)
+        }),
+        ("completion queues", |it| {
+            it.shared_completions.push(1 << 24)
+        }),
         ("with token 0", |it| it.commands.next_token = 0),
     ];
     let served = Served::new();
@@ -252,7 +260,10 @@ fn event_queues_whose_rings_are_exchanged_are_refused() {
     other.expect("open").close().expect("closed");
     let (snapshot, descriptors) = park(hca);
     let mut wrong = snapshot.clone();
-    core::mem::swap(&mut wrong.tables.own.iova, &mut wrong.tables.spare[0].iova);
+    let HcaTables {
+        instances, spare, ..
+    } = &mut wrong.tables;
+    core::mem::swap(&mut instances[0].own.iova, &mut spare[0].iova);
     let refused = Hca::resume(&wrong, descriptors).expect_err("other rings");
     assert!(refused.to_string().contains("and not at"), "{refused}");
     resume(&snapshot, refused.descriptors)
@@ -455,7 +466,9 @@ fn an_armed_queue_whose_event_is_noted_is_refused() {
     let mut work = Work::new(&mut hca);
     work.cq.arm(false);
     let (mut snapshot, descriptors, parked) = park_with(hca, work);
-    snapshot.tables.completions.push(parked.cq.cqn);
+    snapshot.tables.instances[0]
+        .completions
+        .push(parked.cq.cqn);
     let mut hca = resume(&snapshot, descriptors);
     let error = parked.try_resume(&mut hca).map(drop).expect_err("no event");
     assert!(matches!(error, ResumeError::Changed { .. }), "{error}");
@@ -479,9 +492,9 @@ fn a_first_request_is_remembered_behind_a_resize() {
     served.go_on();
     assert_eq!((parked.cq.armed_at, parked.cq.is_disarmed), (Some(0), true));
     // An event that the snapshot does not have would never be counted.
-    snapshot.tables.own.consumer += 1;
+    snapshot.tables.instances[0].own.consumer += 1;
     let refused = Hca::resume(&snapshot, descriptors).expect_err("an event is missing");
-    snapshot.tables.own.consumer -= 1;
+    snapshot.tables.instances[0].own.consumer -= 1;
     let mut hca = resume(&snapshot, refused.descriptors);
     let mut work = parked.resume(&mut hca);
     hca.finish_resuming().expect("all is there");
