@@ -175,8 +175,8 @@ pub struct PortSnapshot {
 
 /// Maximum number of instances, with those that have ended and whose doorbell pages are kept. A resumption sends
 /// commands about the event queue of each, and reads the event queue for commands only after the last answer. So that
-/// queue must have room for the events of all of them.
-const MOST_INSTANCES: usize = 64;
+/// queue must have room for the events of all of them, and of a second attempt after a late refusal.
+const MOST_INSTANCES: usize = 60;
 /// Pause while another thread holds the tables of an instance that has ended.
 const HELD_PAUSE: Duration = Duration::from_micros(100);
 /// Time limits that a snapshot may have. With a shorter one, a busy machine alone would make a command fail.

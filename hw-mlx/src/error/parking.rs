@@ -11,7 +11,9 @@ use super::{DeadCause, MlxError};
 #[derive(Debug, Error)]
 pub enum ParkError {
     /// Not all instances of the function were given.
-    #[error("the function has {count} instances, and {given} were given; it is parked with all of them")]
+    #[error(
+        "the function has {count} instances, and {given} were given; it is parked with all of them"
+    )]
     Instances {
         /// Number of instances of the function.
         count: usize,
@@ -227,7 +229,7 @@ pub struct NotResumed {
     pub descriptors: Vec<NamedFd>,
     /// True if the device got a command. All such commands only ask. If they were answered, or if there was none, the
     /// function goes on as it was parked, with all its events, and the process that parked it can resume it. Each such
-    /// attempt takes room in the event queue for commands. After about ten with one instance, and fewer with more, all
+    /// attempt takes room in the event queue for commands. After about ten with one instance, and two with sixty, all
     /// are refused before the first command.
     pub touched: bool,
     /// The reason.

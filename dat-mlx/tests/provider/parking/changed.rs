@@ -33,7 +33,14 @@ fn down(since: Instant) -> Option<DownSnapshot> {
 /// Such snapshots are refused before the first command. The descriptors come back, and the right snapshot is resumed.
 #[test]
 fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
-    let changes: [(&str, Change); 32] = [
+    let changes: [(&str, Change); 34] = [
+        ("0 instances of the function", |it| {
+            it.hca.tables.instances.clear();
+        }),
+        ("2 instances of the function", |it| {
+            let first = it.hca.tables.instances[0].clone();
+            it.hca.tables.instances.push(first);
+        }),
         ("0 instances made", |it| it.tables.instances_made = 0),
         ("instances made", |it| it.tables.instances_made = u32::MAX),
         ("65 variants", |it| it.tables.recent_variants = vec![0; 65]),

@@ -8,8 +8,8 @@
 //! The second part does not read the event queues: commands are polled until the last answer was right. So a refusal
 //! loses no event, and the process that has claimed the function can try again. The device writes an event for each
 //! command meanwhile. An overrun would stop the event queue for commands, so the first part ends with a check that the
-//! queue has room for those events. The events of refused attempts stay in it, so the check fails after about ten, or
-//! after fewer if there are many instances.
+//! queue has room for those events. The events of refused attempts stay in it, so the check fails after about ten, and
+//! after two if there are as many instances as possible.
 
 use std::collections::BTreeSet;
 
@@ -546,7 +546,7 @@ fn exec<C: mlx_prm::Command>(control: &mut Control, input: &C) -> Result<C::Out,
 /// the number of instances, with ended ones.
 fn events_needed(instances: usize) -> u32 {
     // CAST: at most `MOST_INSTANCES`.
-    #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 60")]
     let of_instances = instances as u32 * QUESTIONS_OF_INSTANCE;
     QUESTIONS + EVENT_ROOM + of_instances
 }

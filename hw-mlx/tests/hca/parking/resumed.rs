@@ -466,9 +466,7 @@ fn an_armed_queue_whose_event_is_noted_is_refused() {
     let mut work = Work::new(&mut hca);
     work.cq.arm(false);
     let (mut snapshot, descriptors, parked) = park_with(hca, work);
-    snapshot.tables.instances[0]
-        .completions
-        .push(parked.cq.cqn);
+    snapshot.tables.instances[0].completions.push(parked.cq.cqn);
     let mut hca = resume(&snapshot, descriptors);
     let error = parked.try_resume(&mut hca).map(drop).expect_err("no event");
     assert!(matches!(error, ResumeError::Changed { .. }), "{error}");
