@@ -35,6 +35,8 @@ use crate::vport::{self, Port};
 
 /// Name of the tables in errors.
 const TABLE: &str = "the function";
+/// Largest number of a counter set, which has 8 bits.
+const LAST_COUNTER_SET: u32 = 0xff;
 /// Number of entries of the event queue for commands that remain free for events, besides those of our questions.
 const EVENT_ROOM: u32 = 32;
 /// Maximum number of commands of a resumption, besides those about event queues of instances and about addresses.
@@ -191,6 +193,9 @@ impl Tables {
                 tables.commands.is_signed,
                 caps.is_signed()
             )));
+        }
+        if let Some(set) = tables.counter_set.filter(|set| *set > LAST_COUNTER_SET) {
+            return Err(refused(format!("counter set {set:#x}")));
         }
         if !vport::is_unicast(tables.port.mac) {
             return Err(refused(format!("unusable MAC {}", Mac(tables.port.mac))));

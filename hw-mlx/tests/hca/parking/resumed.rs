@@ -210,7 +210,7 @@ fn a_capability_is_compared_if_the_driver_uses_it() {
 #[test]
 fn numbers_that_need_no_command_are_checked_before_the_first_one() {
     type Change = fn(&mut HcaTables);
-    let changes: [(&str, Change); 12] = [
+    let changes: [(&str, Change); 13] = [
         ("signed answers", |it| it.commands.is_signed = true),
         ("is not at index 0", |it| it.gids.entries.clear()),
         ("at index 255", |it| it.gids.entries[0].index = 255),
@@ -233,6 +233,7 @@ fn numbers_that_need_no_command_are_checked_before_the_first_one() {
             it.shared_completions.push(1 << 24)
         }),
         ("with token 0", |it| it.commands.next_token = 0),
+        ("counter set 0x100", |it| it.counter_set = Some(0x100)),
     ];
     let served = Served::new();
     let hca = served.open();
