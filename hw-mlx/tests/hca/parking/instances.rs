@@ -690,7 +690,7 @@ fn a_function_is_parked_with_at_most_60_instances() {
     drop(instances.pop());
     let (instances, error) = refused(instances);
     check(&error, (60, 1));
-    close_all(instances);
     assert!(served.is_alive());
+    close_all(instances);
     assert_eq!(served.finished(before), 1);
 }
