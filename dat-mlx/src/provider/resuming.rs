@@ -314,8 +314,8 @@ fn is_possible_event(event: &ProviderEvent) -> bool {
     }
 }
 
-/// Checks that the instance knows the state of the link (`link_up`), or has an event of it that was not fetched. `is_up`
-/// says what the provider knows.
+/// Checks that the instance knows the state of the link (`link_up`), or has an event of it that was not fetched. The
+/// provider knows the state `is_up`.
 fn check_link(is_up: bool, link_up: bool, instance: &InstanceSnapshot) -> Result<(), ResumeError> {
     let mut latest = instance.events.iter().rev();
     let last = latest.find(|it| matches!(it, AsyncEvent::PortUp | AsyncEvent::PortDown));
