@@ -104,7 +104,7 @@ pub struct EvdSnapshot<C> {
 pub struct QueuedSnapshot {
     /// The event. Objects that it names may have been freed.
     pub event: Event,
-    /// SRQ whose slot is occupied until the event is dequeued.
+    /// SRQ whose slot is occupied until the event is dequeued. A freed one has no slots.
     pub srq: Option<SrqHandle>,
 }
 

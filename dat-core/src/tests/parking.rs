@@ -92,6 +92,20 @@ impl Side {
     }
 }
 
+/// A completion outlives its endpoint and the SRQ.
+#[test]
+fn a_completion_of_a_freed_srq_that_was_not_dequeued_is_there_after_the_resumption() {
+    let (_net, mut a, mut b, srq) = srq::connected_srq();
+    let iov = [b.triplet(0, 64)];
+    b.ia.srq_post_recv(srq, &iov, DtoCookie(5)).expect("posts");
+    a.send(1, NO_FLAGS).expect("posts");
+    b.ia.srq_query(srq).expect("polls");
+    b.ia.ep_free(b.ep).expect("freed");
+    b.ia.srq_free(srq).expect("freed");
+    b.ia = resumed(b.ia);
+    assert_eq!(b.completions(b.recv), [(5, DtoStatus::Success)]);
+}
+
 #[test]
 fn a_connection_with_posted_and_unpolled_work_goes_on_after_it_was_parked_and_resumed() {
     let (net, mut a, mut b) = connected();

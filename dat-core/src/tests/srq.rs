@@ -11,7 +11,7 @@ const ATTR: SrqAttr = SrqAttr {
 };
 
 /// Makes two connected sides; the endpoint of the second side takes its receive buffers from an SRQ.
-fn connected_srq() -> (Net, Side, Side, SrqHandle) {
+pub(super) fn connected_srq() -> (Net, Side, Side, SrqHandle) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     let srq = b.ia.srq_create(b.pz, ATTR).expect("an SRQ");

@@ -112,7 +112,9 @@ impl<P: ParkProvider> Ia<P> {
                 let next_check = is_scheduled.then_some(ep.next_check);
                 ep.park(key, ia, next_check, parking)
             }),
-            evds: slots(evds, ia, |key, evd: Evd<P>| evd.park(key, ia, parking)),
+            evds: slots(evds, ia, |key, evd: Evd<P>| {
+                evd.park(key, ia, |srq| srqs.contains_key(srq), parking)
+            }),
             srqs: table(srqs, ia, |key, srq| srq.park(key, ia, parking)),
             pzs: table(pzs, ia, |key, Pz { pd, users: _ }| PzSnapshot {
                 pz: PzHandle { key, ia },

@@ -8,11 +8,12 @@ use crate::object::snapshot::{EvdSnapshot, QueuedSnapshot};
 use crate::provider::ParkProvider;
 
 impl<P: ParkProvider> Evd<P> {
-    /// Writes the EVD out.
+    /// Writes the EVD out. An SRQ that was freed has no slots, so its completions are written out without one.
     pub(crate) fn park(
         self,
         key: EvdKey,
         ia: u32,
+        is_srq: impl Fn(SrqKey) -> bool,
         parking: &mut P::Parking,
     ) -> EvdSnapshot<P::CqSnapshot> {
         let Self {
@@ -38,7 +39,9 @@ impl<P: ParkProvider> Evd<P> {
             .into_iter()
             .map(|Queued { event, srq }| QueuedSnapshot {
                 event,
-                srq: srq.map(|srq| SrqHandle::new(srq, ia)),
+                srq: srq
+                    .filter(|srq| is_srq(*srq))
+                    .map(|srq| SrqHandle::new(srq, ia)),
             });
         EvdSnapshot {
             evd: EvdHandle { key, ia },
