@@ -229,7 +229,7 @@ impl Refused {
     /// Returns the number of refusals for all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().fold(0, |all, one| all.saturating_add(*one))
     }
 
     /// Returns each reason that occurred, with its number of refusals.

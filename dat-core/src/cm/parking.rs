@@ -55,9 +55,6 @@ const ACCEPTED: &str = "accepted requests";
 const REFUSED: &str = "refused requests";
 /// Limit of the slots of listeners. No program has so many ports.
 const MOST_LISTENERS: u64 = 1 << 20;
-/// Limit of the counters. No counter reaches it in practice, and no sum of counters overflows. `neighbour` has the same
-/// limit.
-const MOST_COUNTED: u64 = 1 << 56;
 
 impl Cm {
     /// Writes the connection manager out at the time `now`. Nothing changes. The caller makes no further call if the
@@ -322,26 +319,25 @@ fn check_counters(counters: &Counters) -> Result<(), ResumeError> {
         refused_by_peers,
         refused_by_us,
     } = *counters;
-    let count = |name, value| (name, value, MOST_COUNTED);
-    ResumeError::check_range(
+    ResumeError::check_counters(
         "the counters",
         [
-            count("received", received),
-            count("sent", sent),
-            count("repeated", repeated),
-            count("malformed", malformed),
-            count("foreign", foreign),
-            count("unexpected", unexpected),
-            count("refused", refused),
-            count("duplicates", duplicates),
-            count("connects", connects),
-            count("requests", requests),
-            count("accepted", accepted),
-            count("established", established),
-            count("ended", ended),
-            count("unreachable", unreachable),
-            count("timed_out", timed_out),
-            count("accept_failed", accept_failed),
+            ("received", received),
+            ("sent", sent),
+            ("repeated", repeated),
+            ("malformed", malformed),
+            ("foreign", foreign),
+            ("unexpected", unexpected),
+            ("refused", refused),
+            ("duplicates", duplicates),
+            ("connects", connects),
+            ("requests", requests),
+            ("accepted", accepted),
+            ("established", established),
+            ("ended", ended),
+            ("unreachable", unreachable),
+            ("timed_out", timed_out),
+            ("accept_failed", accept_failed),
         ],
     )?;
     for (name, refused) in [
@@ -349,7 +345,7 @@ fn check_counters(counters: &Counters) -> Result<(), ResumeError> {
         ("refused_by_us", refused_by_us),
     ] {
         for (_, times) in refused.each() {
-            ResumeError::check_range("the counters", [count(name, times)])?;
+            ResumeError::check_counters("the counters", [(name, times)])?;
         }
     }
     Ok(())

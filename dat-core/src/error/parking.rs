@@ -5,6 +5,10 @@ use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
 use crate::provider::{Nanos, ProviderError};
 use crate::table::TableError;
 
+/// Limit of counters in a snapshot. No counter reaches it in practice, and no sum of counters overflows. `neighbour`
+/// and `hw-mlx` have the same one.
+pub(crate) const MOST_COUNTED: u64 = 1 << 56;
+
 /// Reason why an instance was not parked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -145,7 +149,16 @@ impl ResumeError {
         Self::Device { table, error }
     }
 
-    /// Checks numbers: name, value, limit. The name of the table is made only for the error.
+    /// Checks that counters can go on counting.
+    pub(crate) fn check_counters<const N: usize>(
+        table: impl ToString,
+        counters: [(&'static str, u64); N],
+    ) -> Result<(), Self> {
+        let limited = counters.map(|(name, value)| (name, value, MOST_COUNTED));
+        Self::check_range(table, limited)
+    }
+
+    /// Checks numbers: name, value, limit.
     pub(crate) fn check_range<const N: usize>(
         table: impl ToString,
         numbers: [(&'static str, u64, u64); N],

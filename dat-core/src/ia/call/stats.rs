@@ -20,7 +20,9 @@ impl<P: Provider> Ia<P> {
             lmrs: self.regions.len(),
             rmrs: self.rmrs.len(),
             traffic: self.ended.and(living),
-            completions: self.ended_completions + queues.map(CompletionQueue::taken).sum::<u64>(),
+            completions: queues.fold(self.ended_completions, |all, queue| {
+                all.saturating_add(queue.taken())
+            }),
             wakeups: self.wakeups,
         }
     }

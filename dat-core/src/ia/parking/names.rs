@@ -11,8 +11,6 @@ use crate::object::snapshot::TableSnapshot;
 
 /// Limit of the slots of a table. No program has so many objects.
 const MOST_SLOTS: u64 = 1 << 23;
-/// Limit of the counters. No counter reaches it in practice.
-pub(super) const MOST_COUNTED: u64 = 1 << 62;
 
 /// Returns the text with which errors name an object: a handle, or the name of a table as `format_args`.
 pub(super) fn text(object: impl Debug) -> String {
@@ -52,8 +50,7 @@ pub(super) fn check_counters<const N: usize>(
     object: impl Debug,
     counters: [(&'static str, u64); N],
 ) -> Result<(), ResumeError> {
-    let limited = counters.map(|(name, value)| (name, value, MOST_COUNTED));
-    ResumeError::check_range(text(object), limited)
+    ResumeError::check_counters(text(object), counters)
 }
 
 /// The connections of a snapshot that have no user yet.

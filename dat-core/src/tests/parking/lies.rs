@@ -238,6 +238,9 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
         }),
         ("mtu is 6", |t| t.crs.objects[0].peer.mtu = 6),
         ("the counters: wakeups is ", |t| t.wakeups = u64::MAX),
+        ("the counters: ended_completions is ", |t| {
+            t.ended_completions = (1 << 56) + 1;
+        }),
         ("has events that were not handled", |t| {
             let conn = t.cm.conns[0].id;
             t.cm.events.push(crate::cm::CmEvent::Established { conn });

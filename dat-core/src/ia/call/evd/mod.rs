@@ -143,7 +143,8 @@ impl<P: Provider> Ia<P> {
         let Some(evd) = self.evds.remove(key) else {
             return Ok(());
         };
-        self.ended_completions += evd.stats().completions;
+        let completions = evd.stats().completions;
+        self.ended_completions = self.ended_completions.saturating_add(completions);
         self.async_evds.retain(|bound| *bound != key);
         if let Some(cno) = evd.cno {
             self.detach_from_cno(cno, key, true);
