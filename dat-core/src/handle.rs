@@ -2,8 +2,9 @@
 //!
 //! Every object is an entry in a table of its [`Ia`](crate::Ia). A handle holds the index of the entry, the entry's
 //! generation, and the number of the IA. So a freed handle, or one of another IA, is recognised and refused with
-//! DAT_INVALID_HANDLE, and no handle can refer to a wrong object. Handles are small and `Copy`. There is no null
-//! handle; use `Option`.
+//! DAT_INVALID_HANDLE. A handle refers to a wrong object in one case: its IA is closed, and the process has adopted an
+//! IA that has the same number, from another process. Handles are small and `Copy`. There is no null handle; use
+//! `Option`.
 
 use slotmap::Key;
 

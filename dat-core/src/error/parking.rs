@@ -119,8 +119,8 @@ pub enum ResumeError {
         /// The provider's reason.
         error: String,
     },
-    /// The number in all handles of the parked IA is that of an IA of this process, or is 0.
-    #[error("the parked IA has number {number}, which an IA of this process has, or which is 0")]
+    /// The number in all handles of the parked IA is that of an IA of this process.
+    #[error("the parked IA has number {number}, which an IA of this process has: close that one first")]
     Number {
         /// The number.
         number: u32,

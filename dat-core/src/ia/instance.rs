@@ -155,9 +155,8 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) evds: Slots<EvdKey, Evd<P>>,
     pub(in crate::ia) srqs: Table<SrqKey, Srq<P>>,
     // Other fields.
-    /// Keeps `id` from being the number of another IA.
-    #[expect(dead_code, reason = "the number is free again when it is dropped")]
-    pub(in crate::ia) number: IaNumber,
+    /// Keeps `id` from being the number of another IA. `None` after the instance was written out.
+    pub(in crate::ia) number: Option<IaNumber>,
     pub(in crate::ia) provider: ProviderSlot<P>,
     pub(in crate::ia) pzs: Table<PzKey, Pz<P>>,
     /// RMRs that a peer may invalidate, by the RMR context of the last posted bind.
@@ -268,7 +267,7 @@ impl<P: Provider> Ia<P> {
             eps: Slots::new(id),
             evds: Slots::new(id),
             srqs: Table::new(),
-            number,
+            number: Some(number),
             provider: ProviderSlot(Some(provider)),
             pzs: Table::new(),
             rmrs_invalidatable: BTreeMap::new(),

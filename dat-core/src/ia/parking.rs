@@ -144,12 +144,15 @@ impl<P: ParkProvider> Ia<P> {
         };
         let tables = self.write_out(&mut parking, now, limits);
         let adapter = Arc::clone(&self.adapter);
-        // The objects are in the tables, and the number is free again.
+        // PANIC: an instance that is written out has its number. The instance may have to go on, so no other one gets
+        // the number meanwhile.
+        let number = self.number.take().expect("the number");
+        // The objects are in the tables.
         drop(self);
         match P::finish_parking(parking) {
             Ok((provider, handover)) => Ok((IaSnapshot { provider, tables }, handover)),
             Err((parking, error)) => Err(Box::new(NotParked {
-                ia: go_on(parking, &tables, adapter),
+                ia: go_on(parking, &tables, number, adapter),
                 error: ParkError::Provider(error),
             })),
         }
@@ -173,7 +176,8 @@ impl<P: ParkProvider> Ia<P> {
     ///
     /// # Errors
     /// [`NotResumed`] with the handover and the reason. [`ResumeError::Number`]: an IA of this process has the number.
-    /// [`ResumeError::Device`]: the provider refused its snapshot.
+    /// [`ResumeError::Device`]: the provider refused its snapshot. [`ResumeError::OutOfRange`] and
+    /// [`ResumeError::Snapshot`]: no IA has such a number.
     pub fn check(
         snapshot: &IaSnapshot<P>,
         handover: P::Handover,
@@ -185,9 +189,9 @@ impl<P: ParkProvider> Ia<P> {
                 error,
             })
         };
-        let Some(number) = IaNumber::take(tables.number) else {
-            let number = tables.number;
-            return Err(not_resumed(handover, ResumeError::Number { number }));
+        let number = match IaNumber::take(tables.number) {
+            Ok(number) => number,
+            Err(error) => return Err(not_resumed(handover, error)),
         };
         match P::check(provider, handover) {
             Ok(provider) => Ok(UnclaimedIa {
@@ -295,6 +299,7 @@ impl<P: ParkProvider> Ia<P> {
 fn go_on<P: ParkProvider>(
     parking: P::Parking,
     tables: &IaTables<P>,
+    number: IaNumber,
     adapter: Arc<Adapter>,
 ) -> Option<Ia<P>> {
     let provider = match P::cancel_parking(parking) {
@@ -305,7 +310,6 @@ fn go_on<P: ParkProvider>(
             return None;
         }
     };
-    let number = IaNumber::take(tables.number)?;
     match resume_tables(provider, tables, number, Some(adapter)) {
         Ok(ia) => Some(ia),
         Err(error) => {
@@ -337,6 +341,7 @@ fn resume_tables<P: ParkProvider>(
         drop(ia.provider.take());
         return Err(error);
     }
+    ia.number.iter().for_each(IaNumber::begin_use);
     Ok(ia)
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct World {
     refuse_next: bool,
     /// Steps of the next parking that are refused.
     refuse_parking: Vec<parking::Step>,
+    /// Function to call at the next step of this kind.
+    at_step: Option<(parking::Step, Box<dyn FnOnce()>)>,
     /// Number of datagrams that a node may send before it sleeps, and how many of them are left; `None` is unlimited.
     mad_room: Option<(usize, usize)>,
     /// All datagrams sent.

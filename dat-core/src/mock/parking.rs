@@ -64,8 +64,17 @@ impl Net {
         self.0.borrow_mut().refuse_parking.push(step);
     }
 
+    /// Calls a function at the next step of this kind.
+    pub(crate) fn at_step(&self, step: Step, call: impl FnOnce() + 'static) {
+        self.0.borrow_mut().at_step = Some((step, Box::new(call)));
+    }
+
     /// Fails if the test has made the step fail.
     fn passes(&self, step: Step) -> Result<(), ProviderError> {
+        let call = self.0.borrow_mut().at_step.take_if(|(at, _)| *at == step);
+        if let Some((_, call)) = call {
+            call();
+        }
         let refused = &mut self.0.borrow_mut().refuse_parking;
         match refused.iter().position(|refused| *refused == step) {
             None => Ok(()),

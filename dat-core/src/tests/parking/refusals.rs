@@ -164,3 +164,45 @@ fn no_later_ia_gets_the_number_of_a_resumed_one() {
     assert_ne!(later.recv.to_raw().1, number);
     drop(ia);
 }
+
+/// Another thread resumes an instance while the first one is parked, and the parking is refused.
+#[test]
+fn the_number_of_an_instance_that_may_go_on_is_not_free() {
+    let net = Net::default();
+    let (a, b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let number = a.recv.to_raw().1;
+    let (mut snapshot, handover) = parked(b.ia);
+    snapshot.tables.number = number;
+    net.refuse_parking(Step::Finish);
+    net.at_step(Step::Finish, move || {
+        let refused = Ia::check(&snapshot, handover).map(drop);
+        let error = refused.expect_err("the number is taken").error;
+        assert_eq!(error, ResumeError::Number { number });
+    });
+    let (ia, _) = refused(a.ia);
+    drop(ia);
+}
+
+#[test]
+fn a_snapshot_does_not_use_the_numbers_of_later_ias_up() {
+    let net = Net::default();
+    let (snapshot, mut handover) = parked(Side::new(&net, |_| {}).ia);
+    for (number, why) in [
+        (0, "its number is 0"),
+        (u32::MAX, "number is 4294967295"),
+        (u32::MAX >> 1, ""),
+    ] {
+        let mut other = snapshot.clone();
+        other.tables.number = number;
+        handover = match Ia::check(&other, handover) {
+            Ok(unclaimed) => unclaimed.give_back(),
+            Err(refused) => {
+                let text = refused.error.to_string();
+                assert!(!why.is_empty() && text.contains(why), "{text}");
+                refused.handover.expect("the descriptors")
+            }
+        };
+    }
+    let later = Side::new(&net, |_| {});
+    assert!(later.recv.to_raw().1 < u32::MAX >> 2);
+}
