@@ -25,9 +25,6 @@ pub enum ParkError {
     /// The system has requested the device's release.
     #[error("the system wants the device back")]
     Requested,
-    /// The instance is being closed.
-    #[error("the instance is being closed")]
-    Closing,
     /// A thread waits on an EVD.
     #[error("a thread waits on {evd:?}")]
     EvdWaiter {
@@ -58,7 +55,7 @@ pub enum ParkError {
     /// Another process cannot have the memory of a region.
     #[error("the memory of {lmr:?} cannot be parked: {error}")]
     Region {
-        /// The region. The program may have freed it while a window still uses it.
+        /// The region.
         lmr: LmrHandle,
         /// The provider's reason.
         #[source]

@@ -1,18 +1,12 @@
 //! Internals of an IA that the tests read and no DAT call returns.
 
-use crate::error::DatResult;
-use crate::handle::{EpHandle, EvdHandle, LmrHandle};
+use crate::handle::{EpHandle, EvdHandle};
 use crate::ia::instance::Ia;
 use crate::provider::{Nanos, Provider, Qpn, QueuePair};
 
 impl<P: Provider> Ia<P> {
     pub(crate) fn qp_number(&self, ep: EpHandle) -> Option<Qpn> {
         Some(self.eps.get(ep.key)?.qp.get()?.number())
-    }
-
-    /// Frees a region although a window uses it, as a close does.
-    pub(crate) fn retire_lmr(&mut self, lmr: LmrHandle) -> DatResult<()> {
-        self.remove_lmr(lmr.key)
     }
 
     pub(crate) const fn is_dead(&self) -> bool {

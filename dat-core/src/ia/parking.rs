@@ -116,7 +116,7 @@ impl<P: ParkProvider> Ia<P> {
     /// # Errors
     /// [`NotParked`] with the instance, and the reason:
     ///
-    /// - [`ParkError::Instances`], [`ParkError::Dead`], [`ParkError::Requested`], [`ParkError::Closing`];
+    /// - [`ParkError::Instances`], [`ParkError::Dead`], [`ParkError::Requested`];
     /// - a thread waits ([`ParkError::EvdWaiter`], [`ParkError::CnoWaiter`]);
     /// - the instance has functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`],
     ///   [`ParkError::Keeper`]);
@@ -218,9 +218,6 @@ impl<P: ParkProvider> Ia<P> {
         }
         if self.health.is_release_requested() {
             return Err(ParkError::Requested);
-        }
-        if self.last_buffer_wait_left.is_some() {
-            return Err(ParkError::Closing);
         }
         let count = self.instances();
         if count != 1 {

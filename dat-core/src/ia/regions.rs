@@ -69,11 +69,6 @@ impl<P: Provider> Regions<P> {
         self.retired.get_mut(&key)
     }
 
-    /// Returns a region, whether or not it is retired.
-    pub(in crate::ia) fn with_retired(&self, key: LmrKey) -> Option<&Lmr<P>> {
-        self.objects.get(key).or_else(|| self.retired.get(&key))
-    }
-
     pub(in crate::ia) fn with_context(&self, lmr_context: u32) -> Option<LmrKey> {
         self.by_context.get(&lmr_context).copied()
     }
@@ -109,7 +104,6 @@ impl<P: Provider> Regions<P> {
     pub(in crate::ia) fn resume(
         regions: Vec<(LmrKey, Lmr<P>)>,
         free: &[LmrKey],
-        retired: Vec<(LmrKey, Lmr<P>)>,
     ) -> Result<Self, ResumeError> {
         const TABLE: &str = "the LMRs";
         let mut all = Self::new();
@@ -121,13 +115,6 @@ impl<P: Provider> Regions<P> {
         }
         all.objects = Table::resume(regions.into_iter(), free)
             .map_err(|error| ResumeError::of_table(TABLE, error))?;
-        for (key, lmr) in retired {
-            let is_former = all.objects.has_given_out(key) && !all.objects.contains_key(key);
-            if !is_former || all.retired.insert(key, lmr).is_some() {
-                let what = format!("{key:?} was freed twice, or never existed");
-                return Err(ResumeError::snapshot(TABLE, what));
-            }
-        }
         Ok(all)
     }
 
@@ -136,18 +123,15 @@ impl<P: Provider> Regions<P> {
         self.objects.free()
     }
 
-    /// Returns all regions, retired ones included, each with its key.
+    /// Returns all regions, each with its key.
     pub(in crate::ia) fn all(&self) -> impl Iterator<Item = (LmrKey, &Lmr<P>)> {
-        let retired = self.retired.iter().map(|(key, lmr)| (*key, lmr));
-        self.objects.iter().chain(retired)
+        self.objects.iter()
     }
 
-    /// Removes and returns all regions, each with its key, and true if it is retired. They are not used afterwards.
-    pub(in crate::ia) fn drain(&mut self) -> impl Iterator<Item = (LmrKey, Lmr<P>, bool)> {
-        let retired = core::mem::take(&mut self.retired);
-        let retired = retired.into_iter().map(|(key, lmr)| (key, lmr, true));
-        let objects = self.objects.drain().map(|(key, lmr)| (key, lmr, false));
-        objects.chain(retired)
+    /// Removes and returns all regions, each with its key. They are not used afterwards.
+    pub(in crate::ia) fn drain(&mut self) -> impl Iterator<Item = (LmrKey, Lmr<P>)> {
+        assert!(self.retired.is_empty(), "only a close retires regions");
+        self.objects.drain()
     }
 
     /// Removes a region. From then on no call and no post finds it.

@@ -61,7 +61,7 @@ pub struct IaTables<P: ParkProvider> {
     pub ended_completions: u64,
     /// Protection zones.
     pub pzs: TableSnapshot<PzSnapshot<P::PdSnapshot>, PzHandle>,
-    /// Local memory regions, and regions that were freed but are still used by a window or a posted bind.
+    /// Local memory regions.
     pub lmrs: TableSnapshot<LmrSnapshot<P::RegionSnapshot>, LmrHandle>,
     /// Consumer notification objects, in order of creation.
     pub cnos: TableSnapshot<CnoSnapshot, CnoHandle>,

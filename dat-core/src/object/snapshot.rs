@@ -53,8 +53,6 @@ pub struct LmrSnapshot<R> {
     pub privileges: MemPrivFlags,
     /// Kind of memory that it was created from. The region of [`MemType::Lmr`] may have been freed.
     pub kind: MemType,
-    /// True if the consumer has freed it, and a window or a posted bind still uses it.
-    pub is_retired: bool,
     /// Its region and memory. Contexts, address and length are the provider's.
     pub region: R,
 }
@@ -153,7 +151,7 @@ pub struct RmrSnapshot<W> {
 /// A binding of an RMR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct BindingSnapshot {
-    /// The LMR. The consumer may have freed it.
+    /// The LMR.
     pub lmr: LmrHandle,
     /// The part of the LMR.
     pub triplet: LmrTriplet,
@@ -229,7 +227,7 @@ pub struct PendingBindSnapshot {
     pub rmr: RmrHandle,
     /// Number of this bind among the binds of its RMR, from 1.
     pub number: u64,
-    /// The LMR to bind to, which the consumer may have freed; `None` for an unbind.
+    /// The LMR to bind to; `None` for an unbind.
     pub lmr: Option<LmrHandle>,
     /// True if a successful completion makes no event.
     pub suppress: bool,

@@ -219,14 +219,14 @@ impl<P: ParkProvider> Ia<P> {
         binds.collect()
     }
 
-    /// Returns the key of an LMR that a window or a bind uses, whether or not the consumer has freed it.
+    /// Returns the key of an LMR that a window or a bind uses.
     pub(super) fn used_lmr(
         &self,
         object: impl core::fmt::Debug,
         lmr: crate::handle::LmrHandle,
     ) -> Result<LmrKey, ResumeError> {
         let key = key_of(&object, lmr, self.id)?;
-        if self.regions.with_retired(key).is_none() {
+        if self.regions.get(key).is_none() {
             let what = format!("{lmr:?} does not exist");
             return Err(ResumeError::snapshot(text(object), what));
         }

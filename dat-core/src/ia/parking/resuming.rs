@@ -339,25 +339,16 @@ impl<P: ParkProvider> Ia<P> {
     fn read_lmrs(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
         const TABLE: &str = "the LMRs";
         let uses = self.uses_of_lmrs(tables)?;
-        let (mut all, mut retired) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
         for one in &tables.lmrs.objects {
             let key = key_of(format_args!("{TABLE}"), one.lmr, self.id)?;
             let mut lmr = self.read_lmr(one)?;
             let (bound, held) = uses.get(&key).copied().unwrap_or_default();
             lmr.resume_uses(bound, held);
-            if one.is_retired {
-                if held == 0 {
-                    let what = "it was freed, and nothing uses it";
-                    return Err(ResumeError::snapshot(text(one.lmr), what));
-                }
-                self.provider.withdraw(&lmr.memory);
-                retired.push((key, lmr));
-            } else {
-                all.push((key, lmr));
-            }
+            all.push((key, lmr));
         }
         let free = free_keys(TABLE, &tables.lmrs, self.id)?;
-        self.regions = Regions::resume(all, &free, retired)?;
+        self.regions = Regions::resume(all, &free)?;
         Ok(())
     }
 
@@ -464,7 +455,7 @@ impl<P: ParkProvider> Ia<P> {
         let posted_lmr = one.posted.map(|posted| used(posted.lmr)).transpose()?;
         let window_lmr = one.window_lmr.map(used).transpose()?;
         if let (Some(posted), Some(key)) = (&one.posted, posted_lmr)
-            && let Some(lmr) = self.regions.with_retired(key)
+            && let Some(lmr) = self.regions.get(key)
         {
             let (created, triplet) = (&lmr.created, &posted.triplet);
             let offset = triplet.virtual_address.checked_sub(created.address);

@@ -75,14 +75,13 @@ impl<P: ParkProvider> Ia<P> {
         let mut contexts: Vec<(AnyHandle, u64)> = take(contexts).into_iter().collect();
         contexts.sort_by_key(|(handle, _)| handle.order());
         let free_lmrs = handles(regions.free().iter().copied(), ia);
-        let lmrs = regions.drain().map(|(key, lmr, is_retired)| {
+        let lmrs = regions.drain().map(|(key, lmr)| {
             let (region, memory, pz, privileges, kind) = lmr.into_parts();
             LmrSnapshot {
                 lmr: LmrHandle { key, ia },
                 pz: PzHandle { key: pz, ia },
                 privileges,
                 kind,
-                is_retired,
                 region: P::park_region(parking, region, memory),
             }
         });

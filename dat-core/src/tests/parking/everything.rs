@@ -15,7 +15,8 @@ pub(super) struct Everything {
     pub(super) binds: EvdHandle,
     pub(super) srq: SrqHandle,
     pub(super) rmr: RmrHandle,
-    pub(super) retired: LmrHandle,
+    /// Region that a window uses until an outstanding bind is done.
+    pub(super) held: LmrHandle,
     pub(super) cr: CrHandle,
     /// Endpoints, each with its state.
     pub(super) eps: Vec<(EpHandle, EpState)>,
@@ -88,7 +89,7 @@ impl Everything {
         eps.push((null, EpState::Unconnected));
         let gone = a.ia.ep_create(Some(a.pz), EpEvds::NONE, None);
         a.ia.ep_free(gone.expect(in_use)).expect("freed");
-        // A connection that binds an RMR; the second bind is outstanding, and the first LMR was freed.
+        // A connection that binds an RMR; the second bind is outstanding.
         let binds = a.ia.evd_create(8, EvdFlags::DTO | EvdFlags::RMR_BIND);
         let binds = binds.expect(in_use);
         let binder = ep(&mut a, Some(binds));
@@ -167,7 +168,6 @@ impl Everything {
         };
         a.ia.rmr_bind(rmr, &triplet, rights, binder, RmrCookie(2), NO_FLAGS)
             .expect("posted");
-        a.ia.retire_lmr(first.lmr).expect("freed");
         // Requests of the peer: undecided, lent an endpoint, and one for a reserved endpoint.
         a.ia.psp_create(QUAL, a.connect, PspFlags::CONSUMER)
             .expect("listens");
@@ -243,7 +243,7 @@ impl Everything {
             binds,
             srq,
             rmr,
-            retired: first.lmr,
+            held: first.lmr,
             cr,
             eps,
         }
@@ -269,7 +269,7 @@ fn objects_of_all_kinds_are_as_before() {
         binds,
         srq,
         rmr,
-        retired,
+        held,
         cr,
         eps,
     } = Everything::new();
@@ -288,7 +288,10 @@ fn objects_of_all_kinds_are_as_before() {
     assert_eq!(a.ia.rmr_query(rmr), Ok(binding));
     assert_eq!(a.ia.stats(), before);
     assert_eq!(a.ia.srq_query(srq), Ok(shared));
-    assert!(a.ia.lmr_query(retired).is_err());
+    assert!(
+        a.ia.lmr_free(held).is_err(),
+        "the second bind is outstanding"
+    );
     let private_data = a.ia.cr_query(cr).expect("exists").private_data;
     assert_eq!(&private_data[..6], b"please");
     assert_eq!(a.ia.get_consumer_context(a.ep), Ok(2));
@@ -301,6 +304,7 @@ fn objects_of_all_kinds_are_as_before() {
     net.release();
     a.ia.progress();
     assert_eq!(a.events(binds).len(), 1, "the second bind");
+    a.ia.lmr_free(held).expect("freed");
     let state = |a: &Side, at: usize| a.ia.ep_get_status(eps[at].0).expect("exists").state;
     assert_eq!(state(&a, 5), EpState::Disconnected);
     assert_eq!(state(&a, 6), EpState::Disconnected, "its request is done");

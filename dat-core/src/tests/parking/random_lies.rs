@@ -217,7 +217,7 @@ macro_rules! harm_fields {
 harm_fields! {
     TableSnapshot<T, H> { objects, free }
     PzSnapshot<D> { pz, domain }
-    LmrSnapshot<R> { lmr, pz, privileges, kind, is_retired, region }
+    LmrSnapshot<R> { lmr, pz, privileges, kind, region }
     CnoSnapshot { cno, triggered, released }
     EvdSnapshot<C> {
         evd, qlen, flags, is_waitable, is_enabled, cno, events, notifications, queued, overflows, wakeups, queue,
