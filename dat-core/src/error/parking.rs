@@ -72,6 +72,9 @@ pub enum ParkError {
         /// Number of the program's own clones, or parts, of the memory.
         owners: usize,
     },
+    /// The tables of the instance contradict each other, so no process could resume it.
+    #[error("the instance could not be resumed: {0}")]
+    Tables(#[source] ResumeError),
     /// The provider cannot be parked.
     #[error("the provider cannot be parked: {0}")]
     Provider(#[source] ProviderError),

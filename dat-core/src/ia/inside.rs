@@ -9,6 +9,11 @@ impl<P: Provider> Ia<P> {
         Some(self.eps.get(ep.key)?.qp.get()?.number())
     }
 
+    /// Counts wake-ups that never were.
+    pub(crate) const fn count_wakeups(&mut self, wakeups: u64) {
+        self.wakeups += wakeups;
+    }
+
     pub(crate) const fn is_dead(&self) -> bool {
         self.health.is_dead()
     }

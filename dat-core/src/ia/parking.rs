@@ -9,9 +9,10 @@
 //!   the old process                                       the new process
 //!     refuse by name; handle what has arrived
 //!     provider: the quiet point
-//!     write all objects out
-//!     provider: finish  ----- snapshot, descriptors ---->   provider
-//!                                                           objects, each checked
+//!     write all objects out, and check them
+//!     provider: finish  ----- snapshot, descriptors ---->   provider and tables, checked without a command
+//!                                                         claim
+//!                                                           objects, each compared with the device
 //!                                                           provider: finish the resumption
 //!                                                           all datagrams that arrived meanwhile
 //!                                                         progress: device events, then timers, then completions
@@ -27,6 +28,7 @@
 //! The recorder, measured latencies, the text of the last device error, limits and spans of the log, and questions of
 //! observers belong to the process. They are not in the snapshot.
 
+mod checking;
 mod endpoints;
 mod names;
 mod requests;
@@ -53,7 +55,7 @@ const DATAGRAM_CALLS: u32 = 1_024;
 
 /// An instance that was not parked.
 pub struct NotParked<P: Provider> {
-    /// The instance, which can be used as before. If the provider refused its last step, the recorder and the
+    /// The instance, which can be used as before. If its tables or the last step were refused, the recorder and the
     /// measurements of the instance have begun anew, and wakers, the descriptor and handles of the provider that the
     /// program had are of no use any more: the program asks the instance for new ones. `None` if the provider could
     /// then not go on; it was dropped, which stops the device.
@@ -77,6 +79,7 @@ pub struct NotResumed<P: ParkProvider> {
 pub struct UnclaimedIa<'a, P: ParkProvider> {
     provider: P::Unclaimed<'a>,
     tables: &'a IaTables<P>,
+    cm: Cm,
     number: IaNumber,
 }
 
@@ -91,19 +94,21 @@ impl<P: ParkProvider> UnclaimedIa<'_, P> {
     /// connection broke meanwhile, this function handles them, after all datagrams.
     ///
     /// # Errors
-    /// [`NotResumed`] with the reason. The snapshot is refused ([`ResumeError::Clock`], [`ResumeError::OutOfRange`],
-    /// [`ResumeError::Snapshot`]), or the device is not as it says ([`ResumeError::Device`]).
+    /// [`NotResumed`] with the reason: the device is not as the snapshot says ([`ResumeError::Device`],
+    /// [`ResumeError::OutOfRange`], [`ResumeError::Snapshot`]).
     pub fn go_on(self, proof: &P::Proof) -> Result<Ia<P>, Box<NotResumed<P>>> {
         let Self {
             provider,
             tables,
+            cm,
             number,
         } = self;
         let not_resumed = |handover, error| Box::new(NotResumed { handover, error });
         let provider = P::go_on(provider, proof).map_err(|(handover, error)| {
             not_resumed(handover, ResumeError::device("the provider", &error))
         })?;
-        resume_tables(provider, tables, number, None).map_err(|error| not_resumed(None, error))
+        resume_tables(provider, (tables, cm), number, None)
+            .map_err(|error| not_resumed(None, error))
     }
 }
 
@@ -122,6 +127,7 @@ impl<P: ParkProvider> Ia<P> {
     ///   [`ParkError::Keeper`]);
     /// - [`ParkError::Region`]: another process cannot have the memory of a region; [`ParkError::Memory`]: the program
     ///   still has it;
+    /// - [`ParkError::Tables`]: no process could resume the instance, which is a bug of this crate;
     /// - [`ParkError::Provider`].
     pub fn park(mut self) -> Result<Parked<P>, Box<NotParked<P>>> {
         if let Err(error) = self.check_parkable() {
@@ -149,11 +155,17 @@ impl<P: ParkProvider> Ia<P> {
         let number = self.number.take().expect("the number");
         // The objects are in the tables.
         drop(self);
-        match P::finish_parking(parking) {
+        let checked = checking::check(&tables, now).map_err(ParkError::Tables);
+        let finished = match checked {
+            Ok(_) => P::finish_parking(parking)
+                .map_err(|(parking, error)| (parking, ParkError::Provider(error))),
+            Err(error) => Err((parking, error)),
+        };
+        match finished {
             Ok((provider, handover)) => Ok((IaSnapshot { provider, tables }, handover)),
             Err((parking, error)) => Err(Box::new(NotParked {
                 ia: go_on(parking, &tables, number, adapter),
-                error: ParkError::Provider(error),
+                error,
             })),
         }
     }
@@ -171,13 +183,14 @@ impl<P: ParkProvider> Ia<P> {
         Self::check(snapshot, handover)?.go_on(proof)
     }
 
-    /// Takes the number of a parked instance, and makes a provider of what was parked with it, as far as that needs no
-    /// command. The device is not changed, so this comes before the claim of a handover.
+    /// Takes the number of a parked instance, makes a provider of what was parked with it, as far as that needs no
+    /// command, and checks the tables of the instance. The device is not changed, so this comes before the claim of a
+    /// handover.
     ///
     /// # Errors
     /// [`NotResumed`] with the handover and the reason. [`ResumeError::Number`]: an IA of this process has the number.
-    /// [`ResumeError::Device`]: the provider refused its snapshot. [`ResumeError::OutOfRange`] and
-    /// [`ResumeError::Snapshot`]: no IA has such a number.
+    /// [`ResumeError::Device`]: the provider refused its snapshot. [`ResumeError::Clock`],
+    /// [`ResumeError::OutOfRange`] and [`ResumeError::Snapshot`]: no instance has such tables.
     pub fn check(
         snapshot: &IaSnapshot<P>,
         handover: P::Handover,
@@ -193,16 +206,21 @@ impl<P: ParkProvider> Ia<P> {
             Ok(number) => number,
             Err(error) => return Err(not_resumed(handover, error)),
         };
-        match P::check(provider, handover) {
-            Ok(provider) => Ok(UnclaimedIa {
-                provider,
-                tables,
-                number,
-            }),
+        let provider = match P::check(provider, handover) {
+            Ok(provider) => provider,
             Err((handover, error)) => {
                 let error = ResumeError::device("the provider", &error);
-                Err(not_resumed(handover, error))
+                return Err(not_resumed(handover, error));
             }
+        };
+        match checking::check(tables, P::time_of(&provider)) {
+            Ok(cm) => Ok(UnclaimedIa {
+                provider,
+                tables,
+                cm,
+                number,
+            }),
+            Err(error) => Err(not_resumed(P::give_back(provider), error)),
         }
     }
 
@@ -307,7 +325,9 @@ fn go_on<P: ParkProvider>(
             return None;
         }
     };
-    match resume_tables(provider, tables, number, Some(adapter)) {
+    let config = cm_config(provider.limits());
+    let cm = Cm::resume(&tables.cm, &config, provider.now());
+    match cm.and_then(|cm| resume_tables(provider, (tables, cm), number, Some(adapter))) {
         Ok(ia) => Some(ia),
         Err(error) => {
             tracing::error!(%error, "an instance that was not parked cannot go on: the device is stopped");
@@ -319,12 +339,11 @@ fn go_on<P: ParkProvider>(
 /// Makes an instance of its tables, on its adapter if that still exists.
 fn resume_tables<P: ParkProvider>(
     provider: P,
-    tables: &IaTables<P>,
+    (tables, cm): (&IaTables<P>, Cm),
     number: IaNumber,
     adapter: Option<Arc<Adapter>>,
 ) -> Result<Ia<P>, ResumeError> {
-    resuming::check(&provider, tables)?;
-    let cm = Cm::resume(&tables.cm, &cm_config(provider.limits()), provider.now())?;
+    resuming::check_limits(&provider, tables)?;
     let adapter = match adapter {
         Some(adapter) => {
             adapter.lock().replace(cm);

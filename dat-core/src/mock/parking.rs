@@ -4,7 +4,7 @@
 use super::queue::Queue;
 use super::{Mock, MockCq, MockQp, MockSrq, Net, limits};
 use crate::provider::{
-    CompletionQueue, ParkProvider, ProviderError, Qpn, QueuePair, QueueSizes, QueuesOf,
+    CompletionQueue, Nanos, ParkProvider, ProviderError, Qpn, QueuePair, QueueSizes, QueuesOf,
     Registration, ResumedQp, SharedReceiveQueue,
 };
 use crate::types::MemPrivFlags;
@@ -214,6 +214,10 @@ impl ParkProvider for Mock {
 
     fn give_back((_, handover): (usize, MockHandover)) -> MockHandover {
         handover
+    }
+
+    fn time_of((_, handover): &(usize, MockHandover)) -> Nanos {
+        handover.0.now()
     }
 
     fn go_on(

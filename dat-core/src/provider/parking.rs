@@ -32,7 +32,7 @@
 
 use core::fmt::Debug;
 
-use super::{Provider, ProviderError, QueueSizes, Registration};
+use super::{Nanos, Provider, ProviderError, QueueSizes, Registration};
 use crate::types::MemPrivFlags;
 
 /// A provider that another process can resume, with all its objects. The snapshots are plain data.
@@ -126,6 +126,8 @@ pub trait ParkProvider: Provider {
     ) -> Result<Self::Unclaimed<'_>, (Self::Handover, ProviderError)>;
     /// Gives the handover of a provider that was checked back. The device is as before.
     fn give_back(unclaimed: Self::Unclaimed<'_>) -> Self::Handover;
+    /// Returns the time on the clock of a provider that was checked.
+    fn time_of(unclaimed: &Self::Unclaimed<'_>) -> Nanos;
     /// Goes on with a provider that was checked.
     ///
     /// # Errors

@@ -28,8 +28,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use dat_core::provider::{
-    ParkProvider, Provider, ProviderError, ProviderEvent, QueueSizes, QueuesOf, Registration,
-    ResumedQp,
+    Nanos, ParkProvider, Provider, ProviderError, ProviderEvent, QueueSizes, QueuesOf,
+    Registration, ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
 use driver::handover::Claimed;
@@ -446,6 +446,11 @@ impl ParkProvider for MlxProvider {
 
     fn give_back(unclaimed: UnclaimedProvider<'_>) -> Vec<NamedFd> {
         unclaimed.hca.park()
+    }
+
+    fn time_of(_unclaimed: &UnclaimedProvider<'_>) -> Nanos {
+        // As in `check`.
+        RealClock::new().now().0
     }
 
     fn go_on(

@@ -1,21 +1,20 @@
-//! Endpoints of an instance that is read in.
+//! Endpoints of an instance that is read in. Protection zones, regions, windows, SRQs and EVDs were made before.
 
-use super::names::{Conns, check_counters, free_keys, key_of, refused, text};
-use super::requests::{MOST_MTU, MOST_PRIVATE_DATA, check_path};
-use crate::cm::State;
-use crate::error::Subtype;
+use std::collections::BTreeMap;
+
+use super::names::{key_of, refused, text};
+use crate::cm::{ConnId, ConnSnapshot};
 use crate::error::parking::ResumeError;
-use crate::handle::{EpKey, EvdHandle, EvdKey, LmrKey, index_of};
+use crate::handle::{EpKey, EvdKey, LmrKey, index_of};
 use crate::ia::instance::Ia;
 use crate::ia::snapshot::IaTables;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
-use crate::object::ep::{DISCARD_OWNER, DRAIN_TIMEOUT, Ep, MAX_OWNER, Setup};
+use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Setup};
 use crate::object::rmr::PendingBind;
 use crate::object::snapshot::{EpSnapshot, PendingBindSnapshot};
-use crate::provider::{CompletionQueue, Nanos, ParkProvider, QueuePair, QueuesOf, ResumedQp};
+use crate::provider::{CompletionQueue, ParkProvider, QueuePair, QueuesOf, ResumedQp};
 use crate::slots::Slots;
-use crate::types::EvdFlags;
 
 type EpSnapshotOf<P> = EpSnapshot<<P as ParkProvider>::QpSnapshot, <P as ParkProvider>::CqSnapshot>;
 
@@ -26,40 +25,70 @@ type QueuesOfEp<P> = (
 );
 
 impl<P: ParkProvider> Ia<P> {
-    /// Makes the endpoints again. Protection zones, regions, windows, SRQs and EVDs were made before.
-    pub(super) fn read_eps(
-        &mut self,
-        tables: &IaTables<P>,
-        conns: &mut Conns<'_>,
-    ) -> Result<(), ResumeError> {
+    /// Makes the endpoints again.
+    pub(super) fn read_eps(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
         const TABLE: &str = "the endpoints";
-        let free = free_keys(TABLE, &tables.eps, self.id)?;
-        let (mut all, mut setups) = (Vec::new(), Vec::new());
-        for one in &tables.eps.objects {
-            let key = key_of(format_args!("{TABLE}"), one.ep, self.id)?;
-            let setup = self.setup_of(one)?;
-            self.check_ep(one, tables.cm.parked_at)?;
-            let binds = self.binds_of(one)?;
-            let (qp, discard) = self.queues_of(key, &setup, one)?;
-            self.check_connection(one, qp.as_ref(), conns)?;
-            check_counts::<P>(one, qp.as_ref())?;
-            let room = self.room_for_binds(&setup);
-            let outstanding = qp.as_ref().map_or(0, QueuePair::requests_outstanding);
-            let most = room.min(outstanding as usize); // CAST: widening.
-            let count = binds.len() as u64;
-            ResumeError::check_range(text(one.ep), [("binds", count, most as u64)])?;
-            let max_read_iov = setup.attr.read_iov(&self.attr);
-            let binds = binds.into_iter();
-            let ep = Ep::resume(one, (&setup, max_read_iov), (qp, discard), binds, room);
-            all.push((key, ep));
+        let conns = tables.cm.conns.iter();
+        let conns: BTreeMap<_, _> = conns.map(|conn| (conn.id, conn)).collect();
+        let mut setups = Vec::new();
+        let make = |ia: &mut Self, key, one: &EpSnapshot<_, _>| {
+            let setup = ia.existing_setup_of(one)?;
+            let ep = ia.read_ep(key, &setup, one, &conns)?;
             setups.push((key, setup));
-        }
-        self.eps = Slots::resume(self.id, all.into_iter(), &free)
+            Ok(ep)
+        };
+        let (all, free) = self.read(TABLE, &tables.eps, |one| one.ep, make)?;
+        self.eps = Slots::resume(self.id, all, &free)
             .map_err(|error| ResumeError::of_table(TABLE, error))?;
         for (key, setup) in setups {
             self.list_ep(key, &setup);
         }
         Ok(())
+    }
+
+    fn read_ep(
+        &mut self,
+        key: EpKey,
+        setup: &Setup,
+        one: &EpSnapshotOf<P>,
+        conns: &BTreeMap<ConnId, &ConnSnapshot>,
+    ) -> Result<Ep<P>, ResumeError> {
+        let binds = self.binds_of(one)?;
+        let (qp, discard) = self.queues_of(key, setup, one)?;
+        self.check_addresses(one)?;
+        let conn = one.conn.and_then(|conn| conns.get(&conn));
+        conn.map_or(Ok(()), |conn| self.check_conn(one, qp.as_ref(), conn))?;
+        check_counts::<P>(one, qp.as_ref())?;
+        let room = self.room_for_binds(setup);
+        let outstanding = qp.as_ref().map_or(0, QueuePair::requests_outstanding);
+        let most = room.min(outstanding as usize); // CAST: widening.
+        let count = binds.len() as u64;
+        ResumeError::check_range(text(one.ep), [("binds", count, most as u64)])?;
+        let max_read_iov = setup.attr.read_iov(&self.attr);
+        let binds = binds.into_iter();
+        Ok(Ep::resume(
+            one,
+            (setup, max_read_iov),
+            (qp, discard),
+            binds,
+            room,
+        ))
+    }
+
+    /// Returns the setup of an endpoint, whose objects exist.
+    fn existing_setup_of(&self, one: &EpSnapshotOf<P>) -> Result<Setup, ResumeError> {
+        let refused = refused(one.ep);
+        if let Some(pz) = one.pz {
+            self.pz_key(pz).map_err(&refused)?;
+        }
+        if let Some(srq) = one.srq {
+            self.srq_key(srq).map_err(&refused)?;
+        }
+        let evds = [one.recv_evd, one.request_evd, one.connect_evd];
+        for evd in evds.into_iter().flatten() {
+            self.evd(evd).map_err(&refused)?;
+        }
+        Ok(setup_of(one))
     }
 
     /// Adds an endpoint to the lists that follow from its state.
@@ -85,110 +114,16 @@ impl<P: ParkProvider> Ia<P> {
         }
     }
 
-    fn setup_of(&self, one: &EpSnapshotOf<P>) -> Result<Setup, ResumeError> {
-        let refused = refused(one.ep);
-        let evd = |evd: Option<EvdHandle>, flag, subtype| {
-            self.evd_for(evd, flag, subtype).map_err(&refused)
-        };
-        let dto = EvdFlags::DTO;
-        let setup = Setup {
-            pz: one
-                .pz
-                .map(|pz| self.pz_key(pz))
-                .transpose()
-                .map_err(&refused)?,
-            recv_evd: evd(one.recv_evd, dto, Subtype::HandleEvdRecv)?,
-            request_evd: evd(one.request_evd, dto, Subtype::HandleEvdRequest)?,
-            connect_evd: evd(
-                one.connect_evd,
-                EvdFlags::CONNECTION,
-                Subtype::HandleEvdConn,
-            )?,
-            srq: one
-                .srq
-                .map(|srq| self.srq_key(srq))
-                .transpose()
-                .map_err(&refused)?,
-            attr: one.attr,
-            transport: one.transport,
-        };
-        let (attr, argument) = (&setup.attr, Subtype::Arg3);
-        attr.check(&self.attr, setup.srq.is_some(), argument)
-            .and_then(|()| setup.transport.check(argument))
-            .map_err(&refused)?;
-        Ok(setup)
-    }
-
-    /// Checks that an endpoint has what its state needs, and nothing that the state cannot have.
-    fn check_ep(&self, one: &EpSnapshotOf<P>, parked_at: Nanos) -> Result<(), ResumeError> {
-        let (name, state) = (text(one.ep), one.state);
-        let wrong = |what: String| Err(ResumeError::snapshot(&name, what));
-        if one.pz.is_some() != one.queue_pair.is_some() {
-            return wrong(format!(
-                "protection zone {:?}, and queue pair {:?}",
-                one.pz, one.queue_pair
-            ));
-        }
-        let needs_discard = one.recv_evd.is_none() || one.request_evd.is_none();
-        if one.discard.is_some() != (one.queue_pair.is_some() && needs_discard) {
-            return wrong(format!(
-                "receive EVD {:?}, request EVD {:?}, and discard queue {:?}",
-                one.recv_evd, one.request_evd, one.discard
-            ));
-        }
-        if one.conn.is_some() != has_connection(state) {
-            return wrong(format!("connection {:?} in state {state:?}", one.conn));
-        }
-        if one.queue_pair.is_none() && (has_connection(state) || one.has_received) {
-            return wrong(format!("no queue pair in state {state:?}"));
-        }
-        if state == EpState::ActiveConnectionPending && one.outgoing.is_none() {
-            return wrong(format!("no path in state {state:?}"));
-        }
-        let is_checked = match state {
-            EpState::Connected => one.transport.keep_alive.is_some(),
-            EpState::DisconnectPending => true,
-            EpState::Unconnected
-            | EpState::Reserved
-            | EpState::PassiveConnectionPending
-            | EpState::ActiveConnectionPending
-            | EpState::TentativeConnectionPending
-            | EpState::CompletionPending
-            | EpState::Disconnected => false,
-        };
-        if one.next_check.is_some() != is_checked || one.next_check == Some(0) {
-            return wrong(format!("check at {:?} in state {state:?}", one.next_check));
-        }
-        let interval = one.transport.keep_alive.map_or(0, |it| it.as_nanos());
-        let interval = u64::try_from(interval).unwrap_or(u64::MAX);
-        let last = parked_at.saturating_add(interval.max(DRAIN_TIMEOUT));
-        let mtu = one.outgoing.map_or(1, |(_, _, mtu)| mtu);
-        ResumeError::check_range(
-            &name,
-            [
-                ("next_check", one.next_check.unwrap_or(0), last),
-                (
-                    "private_data",
-                    one.private_data.len() as u64,
-                    MOST_PRIVATE_DATA,
-                ),
-                ("mtu", mtu.into(), MOST_MTU),
-            ],
-        )?;
-        if mtu == 0 {
-            return wrong("an MTU code of 0".to_owned());
-        }
+    /// Checks that we have the addresses of an endpoint's paths.
+    fn check_addresses(&self, one: &EpSnapshotOf<P>) -> Result<(), ResumeError> {
         let outgoing = one.outgoing.map(|(path, _, _)| path);
-        for path in [outgoing, one.path].into_iter().flatten() {
-            check_path(&name, &path)?;
+        let paths = [outgoing, one.path].into_iter().flatten();
+        for path in paths.filter(|_| has_connection(one.state)) {
             let index = path.source_gid_index;
-            if has_connection(state) && self.provider.gid(index).is_none() {
-                return wrong(format!("no address of ours has the index {index}"));
+            if self.provider.gid(index).is_none() {
+                let what = format!("no address of ours has the index {index}");
+                return Err(ResumeError::snapshot(text(one.ep), what));
             }
-        }
-        let none = Some(0);
-        if one.srq.is_some() && (one.marks.soft == none || one.marks.hard == none) {
-            return wrong(format!("{:?} with an SRQ", one.marks));
         }
         Ok(())
     }
@@ -203,11 +138,6 @@ impl<P: ParkProvider> Ia<P> {
                 suppress,
             } = *bind;
             let key = key_of(one.ep, rmr, self.id)?;
-            let most = self.rmrs.get(key).map_or(u64::MAX, |rmr| rmr.binds());
-            if number == 0 || number > most {
-                let what = format!("bind {number} of {rmr:?}, of which {most} were posted");
-                return Err(ResumeError::snapshot(text(one.ep), what));
-            }
             let lmr = lmr.map(|lmr| self.used_lmr(one.ep, lmr)).transpose()?;
             Ok(PendingBind {
                 rmr: key,
@@ -299,37 +229,21 @@ impl<P: ParkProvider> Ia<P> {
         Ok((Some(qp), discard))
     }
 
-    /// Checks that an endpoint's connection is its own and in a state that fits.
-    fn check_connection(
+    /// Checks that a connection is that of an endpoint's queue pair, and that we have its address.
+    fn check_conn(
         &self,
         one: &EpSnapshotOf<P>,
         qp: Option<&P::Qp>,
-        conns: &mut Conns<'_>,
+        conn: &ConnSnapshot,
     ) -> Result<(), ResumeError> {
-        let Some(id) = one.conn else { return Ok(()) };
-        let conn = conns.take(one.ep, id)?;
-        let fits = match one.state {
-            EpState::ActiveConnectionPending => {
-                matches!(conn.state, State::ReqSent | State::ReqAcknowledged)
-            }
-            EpState::CompletionPending => {
-                matches!(conn.state, State::RepSent | State::RepAcknowledged)
-            }
-            EpState::Connected | EpState::DisconnectPending => conn.state == State::Established,
-            EpState::Unconnected
-            | EpState::Reserved
-            | EpState::PassiveConnectionPending
-            | EpState::TentativeConnectionPending
-            | EpState::Disconnected => false,
-        };
         let index = conn.peer.path.source_gid_index;
         let has_source = self.provider.gid(index).is_some();
-        if fits && has_source && conn.local_qpn == qp.map(QueuePair::number) {
+        if has_source && conn.local_qpn == qp.map(QueuePair::number) {
             return Ok(());
         }
         let what = format!(
-            "state {:?}, and {id:?} is in {:?}, of queue pair {:?}, from the address with index {index}",
-            one.state, conn.state, conn.local_qpn
+            "{:?} is of queue pair {:?}, from the address with index {index}",
+            conn.id, conn.local_qpn
         );
         Err(ResumeError::snapshot(text(one.ep), what))
     }
@@ -382,7 +296,7 @@ impl<P: ParkProvider> Ia<P> {
 }
 
 /// Returns whether an endpoint in this state has a connection, or an attempt to connect.
-const fn has_connection(state: EpState) -> bool {
+pub(super) const fn has_connection(state: EpState) -> bool {
     matches!(
         state,
         EpState::ActiveConnectionPending
@@ -392,26 +306,13 @@ const fn has_connection(state: EpState) -> bool {
     )
 }
 
-/// Checks the counters of an endpoint.
+/// Checks the counters of an endpoint that depend on those of its queue pair.
 fn check_counts<P: ParkProvider>(
     one: &EpSnapshotOf<P>,
     qp: Option<&P::Qp>,
 ) -> Result<(), ResumeError> {
     let counts = &one.counts;
     let now = qp.map(QueuePair::counts).unwrap_or_default();
-    check_counters(
-        one.ep,
-        [
-            ("requests", counts.before.requests),
-            ("request_bytes", counts.before.request_bytes),
-            ("recvs", counts.before.recvs),
-            ("received_bytes", counts.before.received_bytes),
-            ("shared_bytes", counts.shared_bytes),
-            ("full", counts.full),
-            ("requests_failed", most(counts.requests_failed.to_raw())),
-            ("recvs_failed", most(counts.recvs_failed.to_raw())),
-        ],
-    )?;
     let requests = counts.before.requests.saturating_add(now.requests);
     ResumeError::check_range(
         text(one.ep),
@@ -422,7 +323,15 @@ fn check_counts<P: ParkProvider>(
     )
 }
 
-/// Returns the largest of some numbers.
-pub(super) fn most(numbers: [u64; 12]) -> u64 {
-    numbers.into_iter().fold(0, u64::max)
+/// Returns the setup of an endpoint.
+pub(super) fn setup_of<Q, C>(one: &EpSnapshot<Q, C>) -> Setup {
+    Setup {
+        pz: one.pz.map(|pz| pz.key),
+        recv_evd: one.recv_evd.map(|evd| evd.key),
+        request_evd: one.request_evd.map(|evd| evd.key),
+        connect_evd: one.connect_evd.map(|evd| evd.key),
+        srq: one.srq.map(|srq| srq.key),
+        attr: one.attr,
+        transport: one.transport,
+    }
 }

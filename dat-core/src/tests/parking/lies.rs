@@ -25,16 +25,26 @@ fn ep(
     found.last().expect("an endpoint in the state")
 }
 
+/// Checks that lies are refused before the handover is claimed, or after it.
 #[track_caller]
-fn assert_lies(lies: &[Lie]) {
+fn assert_refused(lies: &[Lie], is_before: bool) {
     for (expected, lie) in lies {
         let Everything { a, b: _b, .. } = Everything::new();
         let (mut snapshot, handover) = parked(a.ia);
         lie(&mut snapshot.tables);
-        let refused = Ia::resume(&snapshot, handover, &()).map(drop);
-        let text = refused.expect_err(expected).error.to_string();
+        let refused = match Ia::check(&snapshot, handover) {
+            Err(refused) => refused,
+            Ok(unclaimed) => unclaimed.go_on(&()).map(drop).expect_err(expected),
+        };
+        let text = refused.error.to_string();
         assert!(text.contains(expected), "{text}, and not {expected}");
+        assert_eq!(refused.handover.is_some(), is_before, "{text}");
     }
+}
+
+#[track_caller]
+fn assert_lies(lies: &[Lie]) {
+    assert_refused(lies, true);
 }
 
 #[test]
@@ -49,10 +59,10 @@ fn names_of_other_objects_are_refused() {
         ("the CNOs: the slot of", |t| {
             t.cnos.free.push(t.cnos.objects[0].cno);
         }),
-        ("no such PZ in this IA", |t| {
+        ("does not exist", |t| {
             t.lmrs.objects[0].pz = t.pzs.free[0];
         }),
-        ("no such SRQ in this IA", |t| {
+        ("does not exist", |t| {
             for queued in t.evds.objects.iter_mut().flat_map(|evd| &mut evd.events) {
                 if let Some(srq) = queued.srq {
                     let (key, ia) = srq.to_raw();
@@ -60,7 +70,7 @@ fn names_of_other_objects_are_refused() {
                 }
             }
         }),
-        ("no such CNO in this IA", |t| {
+        ("does not exist", |t| {
             let free = t.cnos.free[0];
             let evds = &mut t.evds.objects;
             evds.iter_mut()
@@ -71,18 +81,18 @@ fn names_of_other_objects_are_refused() {
             let gone = LmrHandle::from_raw(1 << 32 | 99, t.number);
             ep.expect("an endpoint that binds").binds[0].lmr = Some(gone);
         }),
-        ("no such object in this IA", |t| {
+        ("the contexts: Pz(", |t| {
             t.contexts.push((AnyHandle::Pz(t.pzs.free[0]), 1));
         }),
         ("it has two contexts", |t| t.contexts.push(t.contexts[0])),
-        ("the EVD was made without the flag of this stream", |t| {
+        ("was made without the flag of this stream", |t| {
             let evd = t.async_evd;
             t.psps.objects[0].evd = evd;
         }),
         ("the asynchronous EVDs: ", |t| {
             t.async_evd = t.evds.objects[1].evd
         }),
-        ("is not an asynchronous EVD, or is there twice", |t| {
+        ("has other streams, or is there twice", |t| {
             t.async_evds.push(t.async_evd)
         }),
     ]);
@@ -94,7 +104,7 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("and queue pair", |t| {
             ep(t, EpState::Connected).queue_pair = None
         }),
-        ("and discard queue None", |t| {
+        ("and discard queue: false", |t| {
             t.eps.objects[WITHOUT_EVDS].discard = None;
         }),
         ("None in state Connected", |t| {
@@ -115,10 +125,6 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("is in Established", |t| {
             let ep = ep(t, EpState::Connected);
             (ep.state, ep.next_check) = (EpState::CompletionPending, None);
-        }),
-        ("its queue pair is in ReadyToSend", |t| {
-            let ep = ep(t, EpState::Connected);
-            (ep.state, ep.conn, ep.next_check) = (EpState::Disconnected, None, None);
         }),
         ("no path in state ActiveConnectionPending", |t| {
             ep(t, EpState::ActiveConnectionPending).outgoing = None;
@@ -141,13 +147,6 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("next_check is 18446744073709551615", |t| {
             ep(t, EpState::DisconnectPending).next_check = Some(u64::MAX);
         }),
-        ("no address of ours has the index 7", |t| {
-            let path = &mut ep(t, EpState::Connected).path;
-            path.as_mut().expect("a path").source_gid_index = 7;
-        }),
-        ("unrung is ", |t| {
-            ep(t, EpState::Connected).counts.unrung = 1 << 40
-        }),
         ("shared_bytes is ", |t| {
             ep(t, EpState::Connected).counts.shared_bytes = u64::MAX;
         }),
@@ -157,31 +156,17 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
         ("max_recv_dtos is beyond", |t| {
             ep(t, EpState::Connected).attr.max_recv_dtos = 1 << 20;
         }),
-        ("is not MockQpSnapshot", |t| {
-            ep(t, EpState::Connected).attr.max_recv_dtos += 1;
-        }),
-        ("binds is ", |t| {
-            let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
-            let ep = ep.expect("an endpoint that binds");
-            ep.binds = vec![ep.binds[0]; 40];
-            t.rmrs.objects[0].binds = 99;
-        }),
     ]);
 }
 
 #[test]
 fn numbers_of_queues_regions_and_requests_have_bounds() {
     assert_lies(&[
-        ("the limits: ", |t| t.limits.max_qps += 1),
         ("the configuration: retry_count is 8", |t| {
             t.config.transport.retry_count = 8;
         }),
         ("the asynchronous EVD has no room", |t| {
             t.config.async_evd_min_qlen = 0
-        }),
-        ("qlen is ", |t| {
-            let evd = t.evds.objects.iter_mut().find(|evd| evd.queue.is_some());
-            evd.expect("an EVD with a queue").qlen += 1_024;
         }),
         ("flags 0x0", |t| t.evds.objects[0].flags = EvdFlags::empty()),
         ("events is ", |t| {
@@ -218,10 +203,6 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
             t.lmrs.objects[0].privileges = MemPrivFlags::from_bits_retain(1 << 30);
         }),
         ("void up to 9", |t| t.rmrs.objects[0].void_up_to = 9),
-        ("is not a part of that LMR", |t| {
-            let posted = &mut t.rmrs.objects[0].posted;
-            posted.as_mut().expect("bound").triplet.segment_length = u64::MAX;
-        }),
         ("of which 2 were posted", |t| {
             let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
             ep.expect("an endpoint that binds").binds[0].number = 3;
@@ -229,7 +210,7 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
         ("does not listen at", |t| {
             t.psps.objects[0].conn_qual.0 += 77
         }),
-        ("of them have a service point", |t| {
+        ("2 of 3 have a service point", |t| {
             t.psps.objects.pop();
             t.psps.free.push(PspHandle::from_raw(3 << 32 | 2, t.number));
         }),
@@ -249,11 +230,48 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
             conn.expect("a connection").state = State::Closed;
             conn_without_deadline(t, id);
         }),
+    ]);
+}
+
+/// Values that only the device contradicts: they are refused after the claim.
+#[test]
+fn values_that_are_not_those_of_the_device_are_refused() {
+    let lies: &[Lie] = &[
+        ("no address of ours has the index 7", |t| {
+            let path = &mut ep(t, EpState::Connected).path;
+            path.as_mut().expect("a path").source_gid_index = 7;
+        }),
+        ("unrung is ", |t| {
+            ep(t, EpState::Connected).counts.unrung = 1 << 40
+        }),
+        ("is not MockQpSnapshot", |t| {
+            ep(t, EpState::Connected).attr.max_recv_dtos += 1;
+        }),
+        ("binds is ", |t| {
+            let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
+            let ep = ep.expect("an endpoint that binds");
+            ep.binds = vec![ep.binds[0]; 40];
+            t.rmrs.objects[0].binds = 99;
+        }),
+        ("its queue pair is in ReadyToSend", |t| {
+            let ep = ep(t, EpState::Connected);
+            (ep.state, ep.conn, ep.next_check) = (EpState::Disconnected, None, None);
+        }),
+        ("the limits: ", |t| t.limits.max_qps += 1),
+        ("qlen is ", |t| {
+            let evd = t.evds.objects.iter_mut().find(|evd| evd.queue.is_some());
+            evd.expect("an EVD with a queue").qlen += 1_024;
+        }),
+        ("is not a part of that LMR", |t| {
+            let posted = &mut t.rmrs.objects[0].posted;
+            posted.as_mut().expect("bound").triplet.segment_length = u64::MAX;
+        }),
         ("were not resumed", |t| {
             t.rmrs.objects.clear();
             t.eps.objects.iter_mut().for_each(|ep| ep.binds.clear());
         }),
-    ]);
+    ];
+    assert_refused(lies, false);
 }
 
 fn conn_without_deadline(tables: &mut Tables, id: crate::cm::ConnId) {

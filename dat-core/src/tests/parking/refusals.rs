@@ -190,19 +190,27 @@ fn a_snapshot_does_not_use_the_numbers_of_later_ias_up() {
     for (number, why) in [
         (0, "its number is 0"),
         (u32::MAX, "number is 4294967295"),
-        (u32::MAX >> 1, ""),
+        (u32::MAX >> 1, "is of another IA"),
     ] {
         let mut other = snapshot.clone();
         other.tables.number = number;
-        handover = match Ia::check(&other, handover) {
-            Ok(unclaimed) => unclaimed.give_back(),
-            Err(refused) => {
-                let text = refused.error.to_string();
-                assert!(!why.is_empty() && text.contains(why), "{text}");
-                refused.handover.expect("the descriptors")
-            }
-        };
+        let refused = Ia::check(&other, handover).map(drop).expect_err(why);
+        let text = refused.error.to_string();
+        assert!(text.contains(why), "{text}, and not {why}");
+        handover = refused.handover.expect("the descriptors");
     }
     let later = Side::new(&net, |_| {});
     assert!(later.recv.to_raw().1 < u32::MAX >> 2);
+}
+
+/// The old process checks its tables, so that the next process does not find the contradiction.
+#[test]
+fn an_instance_that_no_process_could_resume_is_not_parked() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    a.ia.count_wakeups(1 << 57);
+    let text;
+    (a.ia, text) = refused(a.ia);
+    assert!(text.contains("wakeups is 144115188075855872"), "{text}");
+    assert_eq!(a.ia.stats().wakeups, 1 << 57);
 }

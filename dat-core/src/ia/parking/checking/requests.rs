@@ -1,0 +1,198 @@
+//! Checks of service points and connection requests.
+
+use std::collections::BTreeSet;
+
+use super::{Conns, Objects, key_of, text};
+use crate::cm::{Cm, ListenId, State};
+use crate::error::parking::ResumeError;
+use crate::handle::{EpHandle, EpKey, Handle};
+use crate::ia::parking::requests::{MOST_MTU, MOST_PRIVATE_DATA, check_path};
+use crate::ia::snapshot::IaTables;
+use crate::object::cr::Peer;
+use crate::object::ep::state::EpState;
+use crate::object::evd::streams::Stream;
+use crate::object::service_point::service_id;
+use crate::object::snapshot::CrSnapshot;
+use crate::provider::ParkProvider;
+use crate::types::{ConnQual, EvdFlags, PspFlags};
+
+/// The listeners and endpoints of the service points and requests that were checked.
+#[derive(Default)]
+struct Users {
+    listeners: BTreeSet<ListenId>,
+    eps: BTreeSet<EpKey>,
+}
+
+impl Objects {
+    pub(super) fn check_requests<P: ParkProvider>(
+        &mut self,
+        tables: &IaTables<P>,
+        cm: &Cm,
+        conns: &mut Conns<'_>,
+    ) -> Result<(), ResumeError> {
+        let mut users = Users::default();
+        self.check_psps(tables, cm, &mut users)?;
+        self.check_rsps(tables, cm, &mut users)?;
+        self.check_crs(tables, conns, &mut users)?;
+        let (used, all) = (users.listeners.len(), tables.cm.listeners.len());
+        if used != all {
+            let what = format!("{used} of {all} have a service point");
+            return Err(ResumeError::snapshot("the listeners", what));
+        }
+        for one in &tables.eps.objects {
+            let state = one.state;
+            let waits = matches!(
+                state,
+                EpState::Reserved
+                    | EpState::PassiveConnectionPending
+                    | EpState::TentativeConnectionPending
+            );
+            if waits != users.eps.contains(&one.ep.key) {
+                let what = format!("state {state:?}, and no request or RSP for it");
+                return Err(ResumeError::snapshot(text(one.ep), what));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_psps<P: ParkProvider>(
+        &mut self,
+        tables: &IaTables<P>,
+        cm: &Cm,
+        users: &mut Users,
+    ) -> Result<(), ResumeError> {
+        for one in &tables.psps.objects {
+            let streams = self.feed(one.psp, one.evd, EvdFlags::CR)?;
+            streams.attach(Stream::Other);
+            let name = text(one.psp);
+            if !PspFlags::all().contains(one.flags) {
+                let what = format!("flags {:#x}", one.flags.bits());
+                return Err(ResumeError::snapshot(name, what));
+            }
+            users.listen(&name, cm, one.listen, one.conn_qual)?;
+        }
+        Ok(())
+    }
+
+    fn check_rsps<P: ParkProvider>(
+        &mut self,
+        tables: &IaTables<P>,
+        cm: &Cm,
+        users: &mut Users,
+    ) -> Result<(), ResumeError> {
+        for one in &tables.rsps.objects {
+            key_of(one.rsp, one.evd, self.ia)?;
+            let ep = one.ep.map(|ep| key_of(one.rsp, ep, self.ia)).transpose()?;
+            let Some(listen) = one.listen else { continue };
+            let streams = self.feed(one.rsp, one.evd, EvdFlags::CR)?;
+            streams.attach(Stream::Other);
+            let name = text(one.rsp);
+            users.listen(&name, cm, listen, one.conn_qual)?;
+            if let Some(ep) = ep {
+                self.hold(&name, ep, EpState::Reserved, users)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that an endpoint waits for a request or belongs to one.
+    fn hold(
+        &self,
+        object: &str,
+        ep: EpKey,
+        expected: EpState,
+        users: &mut Users,
+    ) -> Result<(), ResumeError> {
+        if self.ep(ep) == Some(expected) && users.eps.insert(ep) {
+            return Ok(());
+        }
+        let ep = EpHandle::new(ep, self.ia);
+        let what = format!("{ep:?} is not in state {expected:?}, or is that of another request");
+        Err(ResumeError::snapshot(object, what))
+    }
+
+    fn check_crs<P: ParkProvider>(
+        &self,
+        tables: &IaTables<P>,
+        conns: &mut Conns<'_>,
+        users: &mut Users,
+    ) -> Result<(), ResumeError> {
+        for one in &tables.crs.objects {
+            check_numbers(one)?;
+            let name = text(one.cr);
+            let conn = conns.take(one.cr, one.conn)?;
+            if !matches!(
+                conn.state,
+                State::ReqReceived | State::MraSent | State::Withdrawn
+            ) {
+                let what = format!("{:?} is in state {:?}", conn.id, conn.state);
+                return Err(ResumeError::snapshot(name, what));
+            }
+            let local_ep = one.local_ep;
+            let local_ep = local_ep.map(|ep| key_of(one.cr, ep, self.ia)).transpose()?;
+            let expected = if one.is_lent {
+                EpState::TentativeConnectionPending
+            } else {
+                EpState::PassiveConnectionPending
+            };
+            match local_ep {
+                Some(ep) => self.hold(&name, ep, expected, users)?,
+                None if one.is_lent => {
+                    return Err(ResumeError::snapshot(name, "no endpoint is lent"));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Users {
+    /// Records that a service point has a listener.
+    fn listen(
+        &mut self,
+        object: &str,
+        cm: &Cm,
+        listen: ListenId,
+        conn_qual: ConnQual,
+    ) -> Result<(), ResumeError> {
+        let found = cm.listener(service_id(conn_qual));
+        if conn_qual.0 != 0 && found == Some(listen) && self.listeners.insert(listen) {
+            return Ok(());
+        }
+        let what = format!("{listen:?} does not listen at {:#x}", conn_qual.0);
+        Err(ResumeError::snapshot(object, what))
+    }
+}
+
+/// Checks the numbers that a request has from its peer.
+fn check_numbers(cr: &CrSnapshot) -> Result<(), ResumeError> {
+    let Peer {
+        path,
+        qpn: _,
+        psn: _,
+        mtu,
+        reads_out: _,
+        retry_count,
+        rnr_retry,
+        ack_timeout,
+    } = cr.peer;
+    let name = text(cr.cr);
+    check_path(&name, &path)?;
+    let private_data = cr.private_data.len() as u64;
+    ResumeError::check_range(
+        &name,
+        [
+            ("mtu", mtu.into(), MOST_MTU),
+            ("retry_count", retry_count.into(), 7),
+            ("rnr_retry", rnr_retry.into(), 7),
+            ("ack_timeout", ack_timeout.into(), 31),
+            ("private_data", private_data, MOST_PRIVATE_DATA),
+        ],
+    )?;
+    if mtu == 0 || cr.conn_qual.0 == 0 {
+        let what = format!("mtu {mtu}, conn_qual {:#x}", cr.conn_qual.0);
+        return Err(ResumeError::snapshot(name, what));
+    }
+    Ok(())
+}
