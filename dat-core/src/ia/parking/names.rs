@@ -77,4 +77,19 @@ impl<'a> Conns<'a> {
                 ResumeError::snapshot(text(object), what)
             })
     }
+
+    /// Checks that each connection that is left was released. Another one would have no end: its identifier is with a
+    /// user who releases it.
+    pub(super) fn check_left(&self) -> Result<(), ResumeError> {
+        self.0
+            .values()
+            .find(|conn| !conn.released)
+            .map_or(Ok(()), |conn| {
+                let what = format!(
+                    "{:?} is in state {:?}, and has no user",
+                    conn.id, conn.state
+                );
+                Err(ResumeError::snapshot("connections", what))
+            })
+    }
 }

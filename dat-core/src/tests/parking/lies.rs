@@ -126,6 +126,17 @@ fn an_endpoint_must_fit_its_state_and_its_connection() {
             let ep = ep(t, EpState::Connected);
             (ep.state, ep.next_check) = (EpState::CompletionPending, None);
         }),
+        ("is in state Established, and has no user", |t| {
+            let ep = ep(t, EpState::Connected);
+            (ep.state, ep.conn, ep.next_check) = (EpState::Disconnected, None, None);
+        }),
+        ("is in state ReqReceived, and has no user", |t| {
+            let cr = t.crs.objects.iter().position(|cr| cr.local_ep.is_none());
+            let cr = t.crs.objects.remove(cr.expect("a request")).cr;
+            let (key, ia) = cr.to_raw();
+            t.crs.free.push(CrHandle::from_raw(key + (2 << 32), ia));
+            t.contexts.clear();
+        }),
         ("no path in state ActiveConnectionPending", |t| {
             ep(t, EpState::ActiveConnectionPending).outgoing = None;
         }),
@@ -255,7 +266,11 @@ fn values_that_are_not_those_of_the_device_are_refused() {
         }),
         ("its queue pair is in ReadyToSend", |t| {
             let ep = ep(t, EpState::Connected);
+            let conn = ep.conn.expect("a connection");
             (ep.state, ep.conn, ep.next_check) = (EpState::Disconnected, None, None);
+            t.cm.conns.retain(|one| one.id != conn);
+            let next = crate::cm::ConnId::from_raw(conn.to_raw() + (2 << 32));
+            t.cm.free_conns.push(next);
         }),
         ("the limits: ", |t| t.limits.max_qps += 1),
         ("qlen is ", |t| {

@@ -52,7 +52,7 @@ impl Objects {
                 return Err(ResumeError::snapshot(text(one.ep), what));
             }
         }
-        Ok(())
+        conns.check_left()
     }
 
     fn check_psps<P: ParkProvider>(
