@@ -9,6 +9,7 @@ mod refusals;
 use super::*;
 use crate::mock::MockHandover;
 use crate::snapshot::IaSnapshot;
+use std::io::Write as _;
 
 fn parked(ia: Ia<Mock>) -> (IaSnapshot<Mock>, MockHandover) {
     ia.park().expect("parks")
@@ -26,23 +27,53 @@ fn resumed(ia: Ia<Mock>) -> Ia<Mock> {
     Ia::resume(&again, handover, &()).expect("resumes")
 }
 
-/// Environment variable of a process whose tests park and resume instances again and again.
+/// Environment variable of a process whose tests park and resume instances again and again. It names a file, to which
+/// the process appends [`PARKED`] or [`REFUSED`] each time.
 const ASKED: &str = "DAT_CORE_TESTS_PARK";
+const PARKED: u8 = b'p';
+const REFUSED: u8 = b'r';
 
-/// Parks and resumes an instance in a process that is asked to, unless the instance cannot be parked.
+/// Parks and resumes an instance in a process that is asked to, unless the test has made the instance one that cannot
+/// be parked.
 pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
-    if std::env::var_os(ASKED).is_none() {
+    let Some(path) = std::env::var_os(ASKED) else {
         return;
-    }
+    };
     let other = Ia::open(Net::default().node(), IaConfig::default()).expect("opens");
     let old = std::mem::replace(ia, other);
-    *ia = match old.park() {
+    let outcome;
+    (*ia, outcome) = match old.park() {
         Ok((snapshot, handover)) => {
             let again = Ia::resume(&snapshot, handover, &());
-            resumed(again.unwrap_or_else(|error| panic!("{error:?}: {snapshot:#?}")))
+            let again = again.unwrap_or_else(|error| panic!("{error:?}: {snapshot:#?}"));
+            (resumed(again), PARKED)
         }
-        Err(refused) => refused.ia.expect("the instance"),
+        Err(refused) => {
+            let error = refused.error;
+            assert!(is_made_by_the_test(&error), "{error}");
+            (refused.ia.expect("the instance"), REFUSED)
+        }
     };
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    file.expect("a file").write_all(&[outcome]).expect("room");
+}
+
+/// Returns whether a test may have made an instance one that cannot be parked for this reason.
+const fn is_made_by_the_test(error: &ParkError) -> bool {
+    match error {
+        ParkError::Instances { .. }
+        | ParkError::Dead
+        | ParkError::Requested
+        | ParkError::EvdWaiter { .. }
+        | ParkError::CnoWaiter { .. }
+        | ParkError::Agent { .. }
+        | ParkError::Watchers { .. }
+        | ParkError::Keeper => true,
+        ParkError::Region { .. }
+        | ParkError::Memory { .. }
+        | ParkError::Tables(_)
+        | ParkError::Provider(_) => false,
+    }
 }
 
 /// All tests of calls, again: their instances are parked and resumed before events are dequeued, and between the steps
@@ -50,9 +81,11 @@ pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
 #[test]
 fn every_test_passes_if_instances_are_parked_and_resumed_again_and_again() {
     let tests = std::env::current_exe().expect("this program");
+    let outcomes = std::env::temp_dir().join(format!("dat-core-parked-{}", std::process::id()));
+    std::fs::write(&outcomes, b"").expect("a file");
     let mut again = std::process::Command::new(tests);
     let again = again
-        .env(ASKED, "yes")
+        .env(ASKED, &outcomes)
         .args(["tests::", "--quiet"])
         .args([
             "--skip",
@@ -65,7 +98,22 @@ fn every_test_passes_if_instances_are_parked_and_resumed_again_and_again() {
         .args(["--skip", "tests::latency", "--skip", "tests::recorder"]);
     let ended = again.output().expect("runs");
     let said = String::from_utf8_lossy(&ended.stdout);
+    let counted = std::fs::read(&outcomes).expect("the outcomes");
+    std::fs::remove_file(&outcomes).expect("removed");
     assert!(ended.status.success(), "{said}");
+    let passed = said
+        .split_once("ok. ")
+        .and_then(|(_, said)| said.split_once(" passed"));
+    let passed: u32 = passed.map_or(0, |(count, _)| count.parse().expect("a number"));
+    let refused = counted
+        .iter()
+        .filter(|outcome| **outcome == REFUSED)
+        .count();
+    let parked = counted.len() - refused;
+    assert!(
+        passed > 200 && parked > 5_000 && refused < 100,
+        "{passed} tests, {parked} instances parked, {refused} refused"
+    );
 }
 
 impl Side {

@@ -78,8 +78,7 @@ impl<'a> Conns<'a> {
             })
     }
 
-    /// Checks that each connection that is left was released. Another one would have no end: its identifier is with a
-    /// user who releases it.
+    /// Checks that each connection without a user was released. One that was not would stay for ever.
     pub(super) fn check_left(&self) -> Result<(), ResumeError> {
         self.0
             .values()
