@@ -33,6 +33,11 @@ impl<P: Provider> Ia<P> {
         self.sleep_deadline(now, true, None)
     }
 
+    /// Returns the number of events for which an EVD has reserved memory.
+    pub(crate) fn events_reserved(&self, evd: EvdHandle) -> usize {
+        self.evds[evd.key].reserved()
+    }
+
     /// Returns the number of scheduled keep-alive checks.
     pub(crate) fn checks_ahead(&self) -> usize {
         self.keep_alives.len()

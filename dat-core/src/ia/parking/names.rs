@@ -9,8 +9,9 @@ use crate::error::parking::ResumeError;
 use crate::handle::Handle;
 use crate::object::snapshot::TableSnapshot;
 
-/// Limit of the slots of a table. No program has so many objects.
-const MOST_SLOTS: u64 = 1 << 23;
+/// Limit of the empty slots of a table. Each needs memory for an object, and is a few bytes of the snapshot. No program
+/// frees so many objects.
+const MOST_EMPTY: u64 = 1 << 18;
 
 /// Returns the text with which errors name an object: a handle, or the name of a table as `format_args`.
 pub(super) fn text(object: impl Debug) -> String {
@@ -33,8 +34,8 @@ pub(super) fn free_keys<T, H: Handle>(
     snapshot: &TableSnapshot<T, H>,
     ia: u32,
 ) -> Result<Vec<H::Key>, ResumeError> {
-    let slots = snapshot.objects.len() + snapshot.free.len();
-    ResumeError::check_range(table, [("slots", slots as u64, MOST_SLOTS)])?;
+    let empty = snapshot.free.len() as u64;
+    ResumeError::check_range(table, [("empty slots", empty, MOST_EMPTY)])?;
     let keys = snapshot.free.iter();
     keys.map(|handle| key_of(format_args!("{table}"), *handle, ia))
         .collect()

@@ -128,6 +128,12 @@ impl<P: Provider> Evd<P> {
         evd
     }
 
+    /// Returns the number of events for which memory is reserved.
+    #[cfg(test)]
+    pub(crate) fn reserved(&self) -> usize {
+        self.queue.capacity()
+    }
+
     /// Returns whether a dequeue may poll the completion queue directly: no event is in software, and no other obstacle
     /// exists.
     #[inline]

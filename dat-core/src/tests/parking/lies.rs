@@ -218,6 +218,9 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
             let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
             ep.expect("an endpoint that binds").binds[0].number = 3;
         }),
+        ("the CNOs: empty slots is 262145", |t| {
+            t.cnos.free = vec![t.cnos.free[0]; (1 << 18) + 1];
+        }),
         ("does not listen at", |t| {
             t.psps.objects[0].conn_qual.0 += 77
         }),
@@ -287,6 +290,19 @@ fn values_that_are_not_those_of_the_device_are_refused() {
         }),
     ];
     assert_refused(lies, false);
+}
+
+#[test]
+fn the_length_of_an_evd_without_a_queue_reserves_no_memory() {
+    let a = Side::new(&Net::default(), |_| {});
+    let (mut snapshot, handover) = parked(a.ia);
+    snapshot.tables.config.async_evd_min_qlen = u32::MAX;
+    snapshot.tables.evds.objects[0].qlen = u32::MAX;
+    let evd = snapshot.tables.async_evd;
+    assert_eq!(snapshot.tables.evds.objects[0].evd, evd);
+    let ia = Ia::resume(&snapshot, handover, &()).expect("resumes");
+    assert_eq!(ia.evd_query(evd).expect("exists").qlen, u32::MAX);
+    assert!(ia.events_reserved(evd) < 1_024);
 }
 
 fn conn_without_deadline(tables: &mut Tables, id: crate::cm::ConnId) {

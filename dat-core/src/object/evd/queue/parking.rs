@@ -7,6 +7,9 @@ use crate::object::evd::mode::CurrentMode;
 use crate::object::snapshot::{EvdSnapshot, QueuedSnapshot};
 use crate::provider::ParkProvider;
 
+/// Number of events for which memory is reserved in an EVD without completion queue. It grows on demand.
+const MOST_RESERVED: u32 = 64;
+
 impl<P: ParkProvider> Evd<P> {
     /// Writes the EVD out. An SRQ that was freed has no slots, so its completions are written out without one.
     pub(crate) fn park(
@@ -66,7 +69,13 @@ impl<P: ParkProvider> Evd<P> {
         cno: Option<CnoKey>,
         events: impl Iterator<Item = (Event, Option<SrqKey>)>,
     ) -> Self {
-        let mut evd = Self::new(cq, snapshot.qlen, snapshot.flags);
+        // Only a completion queue proves that the EVD is as long as the snapshot says.
+        let reserved = match &cq {
+            Some(_) => snapshot.qlen,
+            None => snapshot.qlen.min(MOST_RESERVED),
+        };
+        let mut evd = Self::new(cq, reserved, snapshot.flags);
+        evd.qlen = snapshot.qlen;
         for (event, srq) in events {
             evd.dtos += u32::from(is_completion(&event));
             evd.queue.push_back(Queued { event, srq });
