@@ -213,6 +213,8 @@ pub struct Ia<P: Provider> {
     /// Sums of the counters of freed endpoints and EVDs.
     pub(in crate::ia) ended: Ended,
     pub(in crate::ia) ended_completions: u64,
+    /// Connections whose queue pairs had stopped when the instance was resumed. The first [`Ia::progress`] ends them.
+    pub(in crate::ia) stopped: Vec<(EpKey, ConnId)>,
 }
 
 impl<P: Provider> Ia<P> {
@@ -305,6 +307,7 @@ impl<P: Provider> Ia<P> {
             may_sleep: false,
             ended: Ended::default(),
             ended_completions: 0,
+            stopped: Vec::new(),
         }
     }
 

@@ -90,8 +90,8 @@ impl<P: ParkProvider> UnclaimedIa<'_, P> {
         P::give_back(self.provider)
     }
 
-    /// Goes on with the instance. The first [`Ia::progress`], or the first wait, handles overdue timers. If a
-    /// connection broke meanwhile, this function handles them, after all datagrams.
+    /// Goes on with the instance. The first [`Ia::progress`], or the first wait, ends connections that broke meanwhile,
+    /// and handles overdue timers.
     ///
     /// # Errors
     /// [`NotResumed`] with the reason: the device is not as the snapshot says ([`ResumeError::Device`],
@@ -377,7 +377,7 @@ impl<P: ParkProvider> Ia<P> {
             }
         }
         self.observe_as_configured();
-        self.end_broken()
+        Ok(())
     }
 }
 

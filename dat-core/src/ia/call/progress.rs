@@ -44,6 +44,7 @@ impl<P: Provider> Ia<P> {
             self.device_event(event);
         }
         self.apply_effects();
+        self.end_stopped();
         if self.health.is_dead() {
             self.flush_in_software();
         }
@@ -71,6 +72,21 @@ impl<P: Provider> Ia<P> {
     #[must_use]
     pub const fn has_more(&self) -> bool {
         self.more_datagrams
+    }
+
+    /// Ends connections whose queue pairs had stopped when the instance was resumed, unless an event of the device has
+    /// ended them.
+    fn end_stopped(&mut self) {
+        for (key, conn) in core::mem::take(&mut self.stopped) {
+            if self.ep_of(conn) != Some(key) {
+                continue;
+            }
+            // A failed completion is a better cause.
+            self.drain_queues_of(key);
+            self.set_end_cause(key, EndCause::QueuePair(0));
+            self.apply_effects();
+            self.connection_failed(key);
+        }
     }
 
     /// Passes received datagrams to the connection manager, at most `DATAGRAMS` per call. So a peer that sends

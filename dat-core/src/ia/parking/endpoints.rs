@@ -8,7 +8,6 @@ use crate::error::parking::ResumeError;
 use crate::handle::{EpKey, EvdKey, LmrKey, index_of};
 use crate::ia::instance::Ia;
 use crate::ia::snapshot::IaTables;
-use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Setup};
 use crate::object::rmr::PendingBind;
@@ -212,6 +211,12 @@ impl<P: ParkProvider> Ia<P> {
         let qp = self.provider.resume_qp(pd, queues, sizes, owner, snapshot);
         let qp = qp.map_err(device)?;
         let found = self.provider.qp_state(&qp).map_err(device)?;
+        if found == ResumedQp::Error
+            && one.state != EpState::ActiveConnectionPending
+            && let Some(conn) = one.conn
+        {
+            self.stopped.push((key, conn));
+        }
         let is_possible = match (found, one.state) {
             (ResumedQp::Error, _) => true,
             (ResumedQp::ReadyToSend, state) => {
@@ -255,43 +260,6 @@ impl<P: ParkProvider> Ia<P> {
             let discard = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut());
             discard.into_iter().for_each(|cq| cq.arm(false));
         }
-    }
-
-    /// Ends connections whose queue pairs have stopped meanwhile, unless an event of the device reports that. A queue
-    /// pair with outstanding work flushes it, so there the completions report it.
-    pub(super) fn end_broken(&mut self) -> Result<(), ResumeError> {
-        let connected = |key: &EpKey| {
-            let state = self.eps.get(*key).map(|ep| ep.hot.state);
-            state.is_some_and(|state| {
-                has_connection(state) && state != EpState::ActiveConnectionPending
-            })
-        };
-        let all: Vec<EpKey> = self.eps.keys().filter(connected).collect();
-        let mut broken = Vec::new();
-        for key in all {
-            let qp = self.eps.get(key).and_then(|ep| ep.qp.get());
-            let is_idle = |qp: &&P::Qp| qp.requests_outstanding() + qp.recvs_outstanding() == 0;
-            let Some(qp) = qp.filter(is_idle) else {
-                continue;
-            };
-            let state = self.provider.qp_state(qp);
-            let state = state.map_err(|error| ResumeError::device("a queue pair", &error))?;
-            if state == ResumedQp::Error {
-                broken.push(key);
-            }
-        }
-        if broken.is_empty() {
-            return Ok(());
-        }
-        self.progress();
-        for key in broken {
-            self.drain_queues_of(key);
-            self.apply_effects();
-            self.set_end_cause(key, EndCause::QueuePair(0));
-            self.connection_failed(key);
-        }
-        self.apply_effects();
-        Ok(())
     }
 }
 

@@ -70,6 +70,7 @@ impl<P: ParkProvider> Ia<P> {
             may_sleep: _,
             ended,
             ended_completions,
+            stopped: _,
         } = self;
         let (ia, state) = (*ia, adapter.lock());
         let mut contexts: Vec<(AnyHandle, u64)> = take(contexts).into_iter().collect();

@@ -92,6 +92,46 @@ fn a_queue_pair_that_stopped_meanwhile_breaks_its_connection() {
     }
 }
 
+/// The last request is done, and its success was suppressed, so the device has no work to flush.
+#[test]
+fn a_queue_pair_that_stopped_after_its_requests_were_done_breaks_its_connection() {
+    let (net, mut a, mut b) = connected();
+    for cookie in 1..=2 {
+        b.post_recv(cookie).expect("posted");
+    }
+    a.send(1, NO_FLAGS).expect("posted");
+    assert_eq!(a.completions(a.request), [(1, DtoStatus::Success)]);
+    a.send(2, CompletionFlags::SUPPRESS).expect("posted");
+    let stats = a.ia.ep_stats(a.ep).expect("exists");
+    assert_eq!(stats.requests_outstanding, 1);
+    let parked_a = parked(a.ia);
+    net.stop_qp(0);
+    let sent = net.mads().len();
+    a.ia = resume(parked_a);
+    assert_eq!(net.mads().len(), sent, "the resumption sends nothing");
+    a.ia.progress();
+    assert_eq!(a.connection_events(), [ConnectionEventKind::Broken]);
+    let cause = a.ia.ep_end_cause(a.ep).expect("exists");
+    assert_eq!(cause, Some(EndCause::QueuePair(0)));
+}
+
+/// The program resets the endpoint and connects it again before anything else.
+#[test]
+fn the_end_of_a_broken_connection_does_not_end_the_next_one() {
+    let (net, mut a, mut b) = connected();
+    let parked_a = parked(a.ia);
+    net.stop_qp(0);
+    a.ia = resume(parked_a);
+    a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt).expect("ends");
+    a.ia.ep_reset(a.ep).expect("reset");
+    b.ia.progress();
+    b.ia.ep_reset(b.ep).expect("reset");
+    a.connection_events();
+    b.connection_events();
+    connect(&mut a, &mut b);
+    assert_eq!(a.state(), EpState::Connected);
+}
+
 /// The probe that is due at the resumption is sent, and its failure ends the connection.
 #[test]
 fn a_keep_alive_check_that_became_due_meanwhile_is_made() {
