@@ -15,7 +15,7 @@ use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
 };
 use crate::provider::{MadAddress, Nanos, Qpn};
-pub(super) use parking::check_address;
+pub(super) use parking::{check_address, is_asked_by};
 
 /// Maximum number of times that a remembered refusal is prolonged because the peer still sends messages.
 const MAX_REFUSAL_EXTENSIONS: u8 = 16;

@@ -16,7 +16,7 @@ use crate::cm::state::State;
 use crate::cm::timers::{Deadlines, Kind};
 use crate::cm::wire::{DreqRepr, Mad, Message, RejectReason};
 use crate::error::parking::ResumeError;
-use crate::provider::{MadAddress, Nanos};
+use crate::provider::{MadAddress, Nanos, Path, Psn, Qpn};
 
 /// Requirements of a state on its connections.
 struct Requirements {
@@ -182,6 +182,36 @@ impl Conn {
             config: *config,
         })
     }
+}
+
+impl ConnSnapshot {
+    /// Returns the first PSN and the MTU code of the request that the connection repeats; `None` if it repeats none.
+    pub(crate) fn requested(&self) -> Option<(Psn, u8)> {
+        let (_, message) = Message::parse(self.repeatable.as_ref()?).ok()?;
+        let Message::Req(req) = message else {
+            return None;
+        };
+        Some((req.starting_psn, req.mtu))
+    }
+
+    /// Returns whether a request of a peer is that of the connection, according to its queue pair, its GID and its
+    /// path.
+    pub(crate) fn is_asked_by(&self, qpn: Qpn, gid: [u8; 16], path: &Path) -> bool {
+        is_asked_by((self.remote_qpn, &self.peer.path), qpn, gid, path)
+    }
+}
+
+/// Returns whether a request is that of a connection, whose peer's queue pair and path are given.
+pub(in crate::cm) fn is_asked_by(
+    (remote_qpn, to_peer): (Option<Qpn>, &Path),
+    qpn: Qpn,
+    gid: [u8; 16],
+    path: &Path,
+) -> bool {
+    remote_qpn == Some(qpn)
+        && gid == to_peer.gid
+        && path.gid == to_peer.gid
+        && path.source_gid_index == to_peer.source_gid_index
 }
 
 /// Checks the address of a datagram. `table` names the table or the entry that it is in.

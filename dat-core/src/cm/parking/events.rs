@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::Cm;
-use super::super::conn::{Conn, Role, check_address};
+use super::super::conn::{Conn, Role, check_address, is_asked_by};
 use super::super::event::{CmEvent, PeerReply, PeerRequest};
 use super::super::params::Config;
 use super::super::state::State;
@@ -125,9 +125,12 @@ fn check_request(config: &Config, conn: &Conn, request: &PeerRequest) -> Result<
     )?;
     let is_the_connections = Some(request.listen) == conn.listen
         && request.service_id == conn.service_id
-        && Some(request.remote_qpn) == conn.remote_qpn
-        && request.remote_gid == conn.peer.path.gid
-        && request.path.gid == conn.peer.path.gid;
+        && is_asked_by(
+            (conn.remote_qpn, &conn.peer.path),
+            request.remote_qpn,
+            request.remote_gid,
+            &request.path,
+        );
     if request.mtu == 0 || request.ack_timeout == 0 || !is_the_connections {
         let what = format!("it is not the one of its connection: {request:?}");
         return Err(ResumeError::snapshot(TABLE, what));

@@ -229,6 +229,28 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
             t.psps.free.push(PspHandle::from_raw(3 << 32 | 2, t.number));
         }),
         ("mtu is 6", |t| t.crs.objects[0].peer.mtu = 6),
+        ("is with Some(", |t| {
+            let qpn = &mut t.crs.objects[0].peer.qpn;
+            *qpn = Qpn::masked(qpn.get() + 1);
+        }),
+        ("is with Some(", |t| t.crs.objects[0].peer.path.gid[9] ^= 1),
+        ("is with Some(", |t| t.crs.objects[0].remote_gid[9] ^= 1),
+        ("is with Some(", |t| {
+            t.crs.objects[0].peer.path.source_gid_index += 1;
+        }),
+        ("has asked for", |t| {
+            let outgoing = &mut ep(t, EpState::ActiveConnectionPending).outgoing;
+            outgoing.as_mut().expect("a path").2 -= 1;
+        }),
+        ("has asked for", |t| {
+            let outgoing = &mut ep(t, EpState::ActiveConnectionPending).outgoing;
+            let psn = &mut outgoing.as_mut().expect("a path").1;
+            *psn = crate::provider::Psn::masked(psn.get() + 1);
+        }),
+        ("has asked for", |t| {
+            let outgoing = &mut ep(t, EpState::ActiveConnectionPending).outgoing;
+            outgoing.as_mut().expect("a path").0.gid[9] ^= 1;
+        }),
         ("the counters: wakeups is ", |t| t.wakeups = u64::MAX),
         ("the counters: ended_completions is ", |t| {
             t.ended_completions = (1 << 56) + 1;

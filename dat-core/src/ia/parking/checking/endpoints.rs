@@ -181,10 +181,19 @@ fn check_connection<Q, C>(
         | EpState::TentativeConnectionPending
         | EpState::Disconnected => false,
     };
-    if fits {
+    if !fits {
+        let what = format!("state {:?}, and {id:?} is in {:?}", one.state, conn.state);
+        return Err(ResumeError::snapshot(text(one.ep), what));
+    }
+    let Some((path, psn, mtu)) = one.outgoing.filter(|_| conn.requested().is_some()) else {
+        return Ok(());
+    };
+    let to_peer = &conn.peer.path;
+    let is_same_path = (path.gid, path.source_gid_index) == (to_peer.gid, to_peer.source_gid_index);
+    if is_same_path && conn.requested() == Some((psn, mtu)) {
         return Ok(());
     }
-    let what = format!("state {:?}, and {id:?} is in {:?}", one.state, conn.state);
+    let what = format!("{:?} is not what {id:?} has asked for", one.outgoing);
     Err(ResumeError::snapshot(text(one.ep), what))
 }
 

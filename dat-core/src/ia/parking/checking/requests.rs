@@ -128,6 +128,12 @@ impl Objects {
                 let what = format!("{:?} is in state {:?}", conn.id, conn.state);
                 return Err(ResumeError::snapshot(name, what));
             }
+            let peer = &one.peer;
+            if !conn.is_asked_by(peer.qpn, one.remote_gid, &peer.path) {
+                let (qpn, to) = (conn.remote_qpn, &conn.peer);
+                let what = format!("{peer:?}, and {:?} is with {qpn:?} at {to:?}", conn.id);
+                return Err(ResumeError::snapshot(name, what));
+            }
             let local_ep = one.local_ep;
             let local_ep = local_ep.map(|ep| key_of(one.cr, ep, self.ia)).transpose()?;
             let expected = if one.is_lent {
