@@ -295,6 +295,7 @@ impl<P: ParkProvider> Ia<P> {
     /// Handles device events and datagrams that have arrived, effects of completions, and events of the connection
     /// manager, until none is left.
     fn handle_arrivals(&mut self) {
+        self.take_first_messages();
         self.progress();
         loop {
             self.apply_effects();
@@ -376,6 +377,7 @@ impl<P: ParkProvider> Ia<P> {
                 break;
             }
         }
+        self.take_first_messages();
         self.observe_as_configured();
         Ok(())
     }

@@ -195,6 +195,21 @@ impl<P: Provider> Ia<P> {
         self.drain_discard(key);
     }
 
+    /// Takes the completions of receives of endpoints whose handshake is not complete. A message shows that the peer is
+    /// ready, so it is handled before deadlines that passed while no process had the instance.
+    pub(in crate::ia) fn take_first_messages(&mut self) {
+        let accepting = self.eps.iter();
+        let accepting = accepting.filter(|(_, ep)| ep.hot.state == EpState::CompletionPending);
+        let accepting: Vec<_> = accepting.map(|(key, ep)| (key, ep.recv_evd)).collect();
+        for (key, recv_evd) in accepting {
+            match recv_evd {
+                Some(evd) => self.drain_evd(evd, true),
+                None => self.drain_discard(key),
+            };
+        }
+        self.apply_effects();
+    }
+
     /// Carries out the recorded effects of completions.
     pub(in crate::ia) fn apply_effects(&mut self) {
         while let Some(effect) = self.effects.pop_front() {

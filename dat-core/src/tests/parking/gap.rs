@@ -25,6 +25,31 @@ fn an_answer_that_arrived_meanwhile_counts_although_all_deadlines_passed() {
     assert_eq!(a.state(), EpState::Connected);
 }
 
+/// The peer's RTU was lost, and its first message has arrived. The deadline of the last repetition has passed.
+#[test]
+fn a_message_that_arrived_meanwhile_counts_although_all_deadlines_passed() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let cr = request(&mut a, &mut b, b"");
+    b.post_recv(1).expect("posted");
+    b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
+    b.ia.progress();
+    let mut parked_b = parked(b.ia);
+    for conn in &mut parked_b.0.tables.cm.conns {
+        conn.retries = conn.max_retries;
+    }
+    net.drop_mads(true);
+    a.ia.progress();
+    a.send(1, NO_FLAGS).expect("posted");
+    net.drop_mads(false);
+    net.pass(3_600 * SECOND);
+    b.ia = resume(parked_b);
+    b.ia.progress();
+    assert_eq!(b.connection_events(), [ConnectionEventKind::Established]);
+    assert_eq!(b.state(), EpState::Connected);
+    assert_eq!(b.completions(b.recv), [(1, DtoStatus::Success)]);
+}
+
 /// More datagrams than one call takes.
 #[test]
 fn all_datagrams_that_arrived_meanwhile_are_handled_first() {
