@@ -1,6 +1,7 @@
 //! An instance that is written out.
 
 use core::mem::take;
+use std::collections::BTreeMap;
 
 use crate::handle::{
     AnyHandle, CrHandle, CrKey, EvdHandle, Handle, LmrHandle, PspHandle, PspKey, PzHandle,
@@ -91,8 +92,9 @@ impl<P: ParkProvider> Ia<P> {
             free: free_lmrs,
         };
         let mut cnos = table(cnos, ia, |key, cno| cno.park(key, ia));
+        let order: BTreeMap<_, _> = cno_keys.iter().zip(0_usize..).collect();
         cnos.objects
-            .sort_by_key(|cno| cno_keys.iter().position(|key| *key == cno.cno.key));
+            .sort_by_key(|cno| order.get(&cno.cno.key).copied());
         IaTables {
             number: ia,
             limits,
