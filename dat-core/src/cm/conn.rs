@@ -15,6 +15,7 @@ use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
 };
 use crate::provider::{MadAddress, Nanos, Qpn};
+pub(crate) use parking::check_path;
 pub(super) use parking::{check_address, is_asked_by};
 
 /// Maximum number of times that a remembered refusal is prolonged because the peer still sends messages.

@@ -58,6 +58,8 @@ pub mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub(crate) use conn::check_path;
+
 pub use bounds::{PEER_NUMBERS, PeerNumber, Treatment};
 pub use event::{CmEvent, Counters, PeerReply, PeerRequest, Refused};
 pub use name::{ConnId, ListenId};

@@ -219,7 +219,11 @@ pub(in crate::cm) fn check_address(
     table: impl ToString,
     address: &MadAddress,
 ) -> Result<(), ResumeError> {
-    let path = &address.path;
+    check_path(table, &address.path)
+}
+
+/// Checks a path. `table` names the table or the entry that it is in.
+pub(crate) fn check_path(table: impl ToString, path: &Path) -> Result<(), ResumeError> {
     let (label, priority) = (path.flow_label.into(), path.priority.into());
     ResumeError::check_range(
         table,

@@ -12,28 +12,14 @@ use crate::object::psp::Psp;
 use crate::object::rsp::Rsp;
 use crate::object::service_point::{ServicePoint, service_id};
 use crate::object::snapshot::{CrSnapshot, PspSnapshot, RspSnapshot};
-use crate::provider::{ParkProvider, Path};
+use crate::provider::ParkProvider;
 use crate::table::Table;
 use crate::types::ConnQual;
 
-/// Largest flow label.
-const MOST_FLOW_LABEL: u64 = (1 << 20) - 1;
 /// Limit of private data in bytes: no datagram carries more.
 pub(super) const MOST_PRIVATE_DATA: u64 = 256;
 /// Largest code of a path MTU.
 pub(super) const MOST_MTU: u64 = 5;
-
-/// Checks a path.
-pub(super) fn check_path(object: &str, path: &Path) -> Result<(), ResumeError> {
-    let (label, priority) = (path.flow_label.into(), path.priority.into());
-    ResumeError::check_range(
-        object,
-        [
-            ("flow_label", label, MOST_FLOW_LABEL),
-            ("priority", priority, 7),
-        ],
-    )
-}
 
 impl<P: ParkProvider> Ia<P> {
     /// Makes service points and connection requests again. The endpoints were made before.

@@ -1,11 +1,11 @@
 //! Checks of endpoints, and of their connections.
 
 use super::{Conns, Objects, check_counters, existing, key_of, most, text};
-use crate::cm::State;
+use crate::cm::{State, check_path};
 use crate::error::Subtype;
 use crate::error::parking::ResumeError;
 use crate::ia::parking::endpoints::{has_connection, setup_of};
-use crate::ia::parking::requests::{MOST_MTU, MOST_PRIVATE_DATA, check_path};
+use crate::ia::parking::requests::{MOST_MTU, MOST_PRIVATE_DATA};
 use crate::ia::snapshot::IaTables;
 use crate::object::ep::state::EpState;
 use crate::object::ep::{DRAIN_TIMEOUT, streams_of};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Conns, Objects, key_of, text};
-use crate::cm::{Cm, ListenId, State};
+use crate::cm::{Cm, ListenId, State, check_path};
 use crate::error::parking::ResumeError;
 use crate::handle::{EpHandle, EpKey, Handle};
-use crate::ia::parking::requests::{MOST_MTU, MOST_PRIVATE_DATA, check_path};
+use crate::ia::parking::requests::{MOST_MTU, MOST_PRIVATE_DATA};
 use crate::ia::snapshot::IaTables;
 use crate::object::cr::Peer;
 use crate::object::ep::state::EpState;
