@@ -77,8 +77,8 @@ impl Failures {
     }
 
     /// Makes the counters again from the numbers of `to_raw`.
-    #[must_use]
-    pub const fn from_raw(numbers: [u64; STATUSES.len()]) -> Self {
+    #[cfg(test)]
+    pub(crate) const fn from_raw(numbers: [u64; STATUSES.len()]) -> Self {
         Self(numbers)
     }
 

@@ -239,8 +239,8 @@ impl Refused {
     }
 
     /// Makes the counts again from those that [`each`](Self::each) returns. Counts of the same reason are added.
-    #[must_use]
-    pub fn of_each(counts: impl IntoIterator<Item = (RejectReason, u64)>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn of_each(counts: impl IntoIterator<Item = (RejectReason, u64)>) -> Self {
         let mut refused = Self::default();
         for (reason, times) in counts {
             let place = &mut refused.0[Self::place(reason)];
