@@ -356,11 +356,12 @@ fn resume_outbox(snapshot: &CmSnapshot) -> Result<Outbox, ResumeError> {
     const TABLE: &str = "the datagrams to send";
     let count = snapshot.outbox.len() as u64;
     ResumeError::check_range(TABLE, [("datagrams", count, outbox::MOST as u64)])?;
-    for (to, mad) in &snapshot.outbox {
+    for (index, (to, mad)) in snapshot.outbox.iter().enumerate() {
         check_address(TABLE, to)?;
         let is_ours = Message::parse(mad).is_ok_and(|(id, message)| message.to_mad(id) == *mad);
         if !is_ours {
-            return Err(ResumeError::snapshot(TABLE, "one is not a message of ours"));
+            let what = format!("number {index} is not a message of ours");
+            return Err(ResumeError::snapshot(TABLE, what));
         }
     }
     Ok(Outbox::resume(&snapshot.outbox))

@@ -20,11 +20,17 @@ pub enum ParkError {
         count: usize,
     },
     /// The device is dead.
-    #[error("the device is dead")]
-    Dead,
+    #[error("the device of {adapter} is dead")]
+    Dead {
+        /// Name of the adapter.
+        adapter: String,
+    },
     /// The system has requested the device's release.
-    #[error("the system wants the device back")]
-    Requested,
+    #[error("the system wants the device back: {adapter}")]
+    Requested {
+        /// Name of the adapter.
+        adapter: String,
+    },
     /// A thread waits on an EVD.
     #[error("a thread waits on {evd:?}")]
     EvdWaiter {
@@ -120,7 +126,9 @@ pub enum ResumeError {
         error: String,
     },
     /// The number in all handles of the parked IA is that of an IA of this process.
-    #[error("the parked IA has number {number}, which an IA of this process has: close that one first")]
+    #[error(
+        "the parked IA has number {number}, which an IA of this process has: close that one first"
+    )]
     Number {
         /// The number.
         number: u32,

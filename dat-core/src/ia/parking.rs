@@ -231,11 +231,14 @@ impl<P: ParkProvider> Ia<P> {
 
     /// Refuses an instance that cannot be parked.
     fn check_parkable(&self) -> Result<(), ParkError> {
+        let adapter = || self.attr.adapter_name.clone();
         if self.health.is_dead() {
-            return Err(ParkError::Dead);
+            let adapter = adapter();
+            return Err(ParkError::Dead { adapter });
         }
         if self.health.is_release_requested() {
-            return Err(ParkError::Requested);
+            let adapter = adapter();
+            return Err(ParkError::Requested { adapter });
         }
         let count = self.instances();
         if count != 1 {

@@ -62,8 +62,8 @@ pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
 const fn is_made_by_the_test(error: &ParkError) -> bool {
     match error {
         ParkError::Instances { .. }
-        | ParkError::Dead
-        | ParkError::Requested
+        | ParkError::Dead { .. }
+        | ParkError::Requested { .. }
         | ParkError::EvdWaiter { .. }
         | ParkError::CnoWaiter { .. }
         | ParkError::Agent { .. }

@@ -74,8 +74,12 @@ fn a_device_that_is_dead_or_wanted_back_is_refused() {
     // Nobody has noticed it before.
     net.kill(0);
     net.report(1, ProviderEvent::DeviceRequested);
-    assert_eq!(refused(a.ia).1, "the device is dead");
-    assert_eq!(refused(b.ia).1, "the system wants the device back");
+    let name = |side: &Side| side.ia.query().ia.adapter_name.clone();
+    let (dead, wanted) = (name(&a), name(&b));
+    let text = format!("the device of {dead} is dead");
+    assert_eq!(refused(a.ia).1, text);
+    let text = format!("the system wants the device back: {wanted}");
+    assert_eq!(refused(b.ia).1, text);
 }
 
 #[test]

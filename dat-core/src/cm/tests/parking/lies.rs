@@ -259,8 +259,8 @@ const LIES: &[Lie] = &[
     (RepSent, "another message to repeat", |s| rewrite_rep(s, |rep| rep.remote_comm_id ^= 1)),
     (RepSent, "another message to repeat", |s| rewrite_rep(s, |rep| rep.local_qpn = Qpn::new(7))),
     // Datagrams to send.
-    (ReqSent, "one is not a message of ours", |s| s.outbox[0].1[5] = 1),
-    (ReqSent, "one is not a message of ours", |s| s.outbox[0].1[1] = 0x81),
+    (ReqSent, "number 0 is not a message of ours", |s| s.outbox[0].1[5] = 1),
+    (ReqSent, "number 0 is not a message of ours", |s| s.outbox[0].1[1] = 0x81),
     (ReqSent, "the datagrams to send: flow_label", |s| s.outbox[0].0.path.flow_label = 1 << 20),
     (ReqSent, "the datagrams to send: priority", |s| s.outbox[0].0.path.priority = 8),
     // Events.
