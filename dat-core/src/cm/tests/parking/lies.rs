@@ -85,7 +85,7 @@ fn push_event(snapshot: &mut CmSnapshot, event: fn(ConnId) -> CmEvent) {
 }
 
 /// Changes the message that the first connection repeats.
-fn rewrite(snapshot: &mut CmSnapshot, change: fn(&mut Message)) {
+fn rewrite(snapshot: &mut CmSnapshot, change: impl FnOnce(&mut Message)) {
     let mad = snapshot.conns[0].repeatable.as_mut().expect("a message");
     let (transaction_id, mut message) = Message::parse(mad).expect("ours");
     change(&mut message);
@@ -93,21 +93,21 @@ fn rewrite(snapshot: &mut CmSnapshot, change: fn(&mut Message)) {
 }
 
 fn rewrite_req(snapshot: &mut CmSnapshot, change: fn(&mut ReqRepr)) {
-    let mad = snapshot.conns[0].repeatable.as_mut().expect("a message");
-    let Ok((transaction_id, Message::Req(mut req))) = Message::parse(mad) else {
-        panic!("a REQ");
-    };
-    change(&mut req);
-    *mad = Message::Req(req).to_mad(transaction_id);
+    rewrite(snapshot, |message| {
+        let Message::Req(req) = message else {
+            panic!("a REQ");
+        };
+        change(req);
+    });
 }
 
 fn rewrite_rep(snapshot: &mut CmSnapshot, change: fn(&mut RepRepr)) {
-    let mad = snapshot.conns[0].repeatable.as_mut().expect("a message");
-    let Ok((transaction_id, Message::Rep(mut rep))) = Message::parse(mad) else {
-        panic!("a REP");
-    };
-    change(&mut rep);
-    *mad = Message::Rep(rep).to_mad(transaction_id);
+    rewrite(snapshot, |message| {
+        let Message::Rep(rep) = message else {
+            panic!("a REP");
+        };
+        change(rep);
+    });
 }
 
 /// Adds a copy of the first connection in a new slot.
