@@ -19,8 +19,9 @@
 //! ```
 //!
 //! Before the instance is written out, device events that have arrived, effects of completions, and events of the
-//! connection manager are handled, so none of them is in the snapshot. Completions that were not polled stay in their
-//! queues.
+//! connection manager are handled, so the tables have none of them. Device events that come later are in the provider's
+//! snapshot. Datagrams that one call does not take stay in the device's receives, and completions that were not polled
+//! in their queues.
 //!
 //! `resume` does not trust the snapshot. The error names the value that is wrong. If the provider was resumed before,
 //! it is then dropped, which stops the device.
@@ -56,9 +57,10 @@ const DATAGRAM_CALLS: u32 = 1_024;
 /// An instance that was not parked.
 pub struct NotParked<P: Provider> {
     /// The instance, which can be used as before. If its tables or the last step were refused, the recorder and the
-    /// measurements of the instance have begun anew, and wakers, the descriptor and handles of the provider that the
-    /// program had are of no use any more: the program asks the instance for new ones. `None` if the provider could
-    /// then not go on; it was dropped, which stops the device.
+    /// measurements are as after a resumption: the configured ones have begun anew, and those that the program had
+    /// started by a call are off. Wakers, the descriptor and handles of the provider that the program had are of no use
+    /// any more: the program asks the instance for new ones. `None` if the provider could then not go on; it was
+    /// dropped, which stops the device.
     pub ia: Option<Ia<P>>,
     /// The reason.
     pub error: ParkError,
@@ -295,8 +297,8 @@ impl<P: ParkProvider> Ia<P> {
         })
     }
 
-    /// Handles device events and datagrams that have arrived, effects of completions, and events of the connection
-    /// manager, until none is left.
+    /// Handles datagrams that have arrived, those of one call, and device events, effects of completions and events of
+    /// the connection manager, until none is left.
     fn handle_arrivals(&mut self) {
         self.take_first_messages();
         self.progress();
