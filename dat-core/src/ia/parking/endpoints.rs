@@ -279,6 +279,11 @@ fn check_counts<P: ParkProvider>(
     one: &EpSnapshotOf<P>,
     qp: Option<&P::Qp>,
 ) -> Result<(), ResumeError> {
+    let outstanding = qp.map_or(0, QueuePair::requests_outstanding);
+    if one.own_outstanding && outstanding == 0 {
+        let what = "a request of the library is outstanding, and its queue pair has none";
+        return Err(ResumeError::snapshot(text(one.ep), what));
+    }
     let counts = &one.counts;
     let now = qp.map(QueuePair::counts).unwrap_or_default();
     let requests = counts.before.requests.saturating_add(now.requests);

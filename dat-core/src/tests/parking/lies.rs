@@ -213,6 +213,10 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
         ("privileges 0x", |t| {
             t.lmrs.objects[0].privileges = MemPrivFlags::from_bits_retain(1 << 30);
         }),
+        ("or has other privileges", |t| {
+            let posted = &mut t.rmrs.objects[0].posted;
+            posted.as_mut().expect("bound").privileges = MemPrivFlags::from_bits_retain(1 << 30);
+        }),
         ("void up to 9", |t| t.rmrs.objects[0].void_up_to = 9),
         ("of which 2 were posted", |t| {
             let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
@@ -276,6 +280,9 @@ fn values_that_are_not_those_of_the_device_are_refused() {
         ("no address of ours has the index 7", |t| {
             let path = &mut ep(t, EpState::Connected).path;
             path.as_mut().expect("a path").source_gid_index = 7;
+        }),
+        ("its queue pair has none", |t| {
+            ep(t, EpState::Connected).own_outstanding = true;
         }),
         ("unrung is ", |t| {
             ep(t, EpState::Connected).counts.unrung = 1 << 40

@@ -12,7 +12,7 @@ use crate::object::lmr::MemType;
 use crate::object::snapshot::{EvdSnapshot, LmrSnapshot, QueuedSnapshot, RmrSnapshot, SrqSnapshot};
 use crate::object::srq::state::Watermark;
 use crate::provider::ParkProvider;
-use crate::types::{EvdFlags, MemPrivFlags, OF_REGIONS};
+use crate::types::{EvdFlags, MemPrivFlags, OF_BINDS, OF_REGIONS};
 
 impl Objects {
     pub(super) fn check_cnos<P: ParkProvider>(
@@ -162,8 +162,10 @@ impl Objects {
         }
         if let Some(posted) = &one.posted {
             let pz = existing(one.rmr, &self.lmrs, posted.lmr, self.ia)?;
-            if *pz != one.pz.key {
-                return wrong(format!("{posted:?} is of another PZ"));
+            if *pz != one.pz.key || !OF_BINDS.contains(posted.privileges) {
+                return wrong(format!(
+                    "{posted:?} is of another PZ, or has other privileges"
+                ));
             }
         }
         if let Some(ep) = one.bound_on {
