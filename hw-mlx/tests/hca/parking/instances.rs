@@ -167,6 +167,8 @@ fn instances_are_parked_together_and_each_goes_on_with_its_work() {
             instances = resume_all(&snapshot, descriptors);
             assert_eq!(facts(&instances), own);
             assert!(instances.iter().all(|hca| hca.instances() == count));
+            // The events were drained with the resumption, so a sleep on the descriptors ends at once.
+            assert!(instances.iter().all(is_signalled));
             works = resume_works(&mut instances, &parked);
             // The last instance finishes for all of them.
             let finishes = instances.last_mut().expect("an instance");
