@@ -11,6 +11,8 @@
 //! The baseline runs in the same program: a bare loop that writes the same 64-byte WQE, doorbell record and doorbell
 //! register with the same fences.
 
+mod handover;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -158,6 +160,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(path) = &arguments.json {
         std::fs::write(path, serde_json::to_string_pretty(&json)? + "\n")?;
     }
+    if !counts.is_empty() {
+        over.extend(handover::run()?);
+    }
     ensure!(over.is_empty(), "over the bar:\n{}", over.join("\n"));
     Ok(())
 }
@@ -214,33 +219,15 @@ fn count(
     program: &Path,
     operations: &BTreeMap<String, (f64, u64)>,
 ) -> Result<BTreeMap<String, Cost>> {
-    let folder = tempfile::tempdir()?;
     let mut costs = BTreeMap::new();
     for name in operations.keys() {
         eprint!("\rcounting {name:<40}");
-        let out = folder.path().join(format!("{name}.out"));
-        let mut command = shell::command(
-            "valgrind",
-            &["--quiet", "--tool=callgrind", "--collect-atstart=no"],
-        );
-        command
-            .arg(format!("--toggle-collect=*region_{name}"))
-            .arg(format!("--callgrind-out-file={}", out.display()))
-            .arg(program)
-            .args(["count", name]);
-        let printed = parse_lines(&shell::capture(command)?)?;
+        let (printed, inclusive) = counted(program, name, &["count", name])?;
         let (_, done) = printed
             .get(name)
             .context("the counted run did not name its operation")?;
-        let inclusive = inclusive(&std::fs::read_to_string(&out)?);
-        let total = inclusive
-            .iter()
-            .find(|(function, _)| function.contains(&format!("region_{name}")))
-            .map_or(0, |(_, cost)| *cost);
-        let told = inclusive
-            .iter()
-            .find(|(function, _)| function.contains(LISTENER_CALL))
-            .map_or(0, |(_, cost)| *cost);
+        let total = of_function(&inclusive, &format!("region_{name}"));
+        let told = of_function(&inclusive, LISTENER_CALL);
         ensure!(total > 0, "callgrind saw nothing of region_{name}");
         // A send rings the doorbell register.
         ensure!(
@@ -257,6 +244,38 @@ fn count(
     }
     eprintln!("\r{:<60}", "");
     Ok(costs)
+}
+
+/// Names and figures that a benchmark prints.
+type Printed = BTreeMap<String, (f64, u64)>;
+
+/// Runs a benchmark under callgrind, which counts inside `region_NAME` only. Returns what the benchmark prints, and the
+/// inclusive cost of each function.
+fn counted(
+    program: &Path,
+    name: &str,
+    arguments: &[&str],
+) -> Result<(Printed, BTreeMap<String, u64>)> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("out");
+    let mut command = shell::command(
+        "valgrind",
+        &["--quiet", "--tool=callgrind", "--collect-atstart=no"],
+    );
+    command
+        .arg(format!("--toggle-collect=*region_{name}"))
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program)
+        .args(arguments);
+    let printed = parse_lines(&shell::capture(command)?)?;
+    Ok((printed, inclusive(&std::fs::read_to_string(&out)?)))
+}
+
+/// Returns the cost of the first function whose name contains `name`; 0 if there is none.
+fn of_function(inclusive: &BTreeMap<String, u64>, name: &str) -> u64 {
+    let mut all = inclusive.iter();
+    let found = all.find(|(function, _)| function.contains(name));
+    found.map_or(0, |(_, cost)| *cost)
 }
 
 /// End of the name of the function that passes a register write to an in-process simulator (`driver/src/bar.rs`).

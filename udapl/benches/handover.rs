@@ -1,15 +1,15 @@
 //! Costs of parking and resuming an adapter, by number of connections.
 //!
 //! `handover [CONNECTIONS ...]` prints a table, by default for 1, 100 and 10,000 connections: the bytes of a snapshot,
-//! the number of descriptors, and the time of [`park`] and of [`resume`] (the best of five, in one process). `handover
-//! count park CONNECTIONS` and `handover count resume CONNECTIONS` do it once, for callgrind to count inside the
+//! the number of descriptors, and the time of [`park`] and of [`resume`] (the best of five, in one process). It has two
+//! lines for each number: the connections share a region and a completion queue, or each has its own. `handover count
+//! park CONNECTIONS` and `handover count resume CONNECTIONS` do it once, for callgrind to count inside the
 //! function `region_park` or `region_resume`. `handover count OPERATION CONNECTIONS` posts or dequeues once on each
 //! connection, and `handover count resumed_OPERATION CONNECTIONS` does so on an adapter that was resumed before. A
-//! `count` prints `name nanoseconds connections`.
+//! `count` prints `name nanoseconds connections`. With `own_` in front of the name, each connection has its own objects.
 //!
 //! Two simulated functions are behind vfio-user servers in this process, because a function in the process itself cannot
-//! be parked. The first one is measured. Its connections share a completion queue, a protection domain and a region.
-//! Each has 16 posted receives.
+//! be parked. The first one is measured. Each connection has 16 posted receives.
 
 use core::time::Duration;
 use std::hint::black_box;
@@ -52,8 +52,17 @@ struct Side {
     remote: RmrTriplet,
 }
 
+/// Objects of the connections.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Objects {
+    /// All connections have the same region and the same completion queue.
+    Shared,
+    /// Each connection has a region and a completion queue of its own.
+    Own,
+}
+
 impl Side {
-    fn open(path: &Path, connections: usize) -> Self {
+    fn open(path: &Path, connections: usize, objects: Objects) -> Self {
         // Some queue pairs are not for endpoints.
         let name = format!(
             "vfio-user:{},endpoints={}",
@@ -79,7 +88,17 @@ impl Side {
         };
         let eps: Vec<EpHandle> = (0..connections)
             .map(|_| {
-                let ep = ia.ep_create(Some(pz), EpEvds::all(evd), Some(&attr));
+                let (mut evds, mut slice) = (EpEvds::all(evd), slice);
+                if objects == Objects::Own {
+                    let dtos = ia.evd_create(4 * RECEIVES, EvdFlags::DTO);
+                    let dtos = dtos.expect("an EVD");
+                    (evds.recv, evds.request) = (Some(dtos), Some(dtos));
+                    let memory = udapl::alloc(&ia, 4096).expect("memory");
+                    let lmr = ia.lmr_create(memory, pz, MemPrivFlags::all());
+                    let lmr = lmr.expect("an LMR").lmr;
+                    slice = ia.lmr_slice(lmr, 0, MESSAGE).expect("a slice");
+                }
+                let ep = ia.ep_create(Some(pz), evds, Some(&attr));
                 let ep = ep.expect("an EP");
                 for number in 0..RECEIVES {
                     let posted = ia.ep_post_recv(ep, &[slice], DtoCookie(number.into()), NONE);
@@ -281,11 +300,11 @@ impl Card {
 }
 
 /// Runs `work` with two adapters that have connected all of their endpoints, and closes what it returns.
-fn connected(connections: usize, work: impl FnOnce(Side, &mut Side) -> Side) {
+fn connected(connections: usize, objects: Objects, work: impl FnOnce(Side, &mut Side) -> Side) {
     let folder = tempfile::tempdir().expect("a folder");
     let card = Card::new(folder.path());
-    let [mut one, mut other] =
-        ["0", "1"].map(|name| Side::open(&folder.path().join(name), connections));
+    let [mut one, mut other] = [("0", objects), ("1", Objects::Shared)]
+        .map(|(name, objects)| Side::open(&folder.path().join(name), connections, objects));
     let psp = other.ia.psp_create(SERVICE, other.evd, PspFlags::CONSUMER);
     psp.expect("a service point");
     one.connect(&mut other);
@@ -296,8 +315,8 @@ fn connected(connections: usize, work: impl FnOnce(Side, &mut Side) -> Side) {
     card.end();
 }
 
-fn show(connections: usize) {
-    connected(connections, |mut side, _| {
+fn show(connections: usize, objects: Objects) {
+    connected(connections, objects, |mut side, _| {
         let mut best: Option<Round> = None;
         for _ in 0..ROUNDS {
             let (again, round) = side.parked_and_resumed();
@@ -318,8 +337,12 @@ fn show(connections: usize) {
             resume,
         } = best.expect("a round");
         let [park, resume] = [park, resume].map(|it| 1e3 * it.as_secs_f64());
+        let name = match objects {
+            Objects::Shared => "shared",
+            Objects::Own => "own",
+        };
         println!(
-            "{connections:>12} {bytes:>12} {descriptors:>12} {park:>9.2} {resume:>9.2}"
+            "{connections:>12} {name:>8} {bytes:>12} {descriptors:>12} {park:>9.2} {resume:>10.2}"
         );
         side
     });
@@ -327,10 +350,14 @@ fn show(connections: usize) {
 
 /// Runs the region `name` once.
 fn count(name: &str, connections: usize) {
-    connected(connections, |side, other| {
-        let (mut side, operation) = match name.strip_prefix("resumed_") {
+    let (objects, region) = match name.strip_prefix("own_") {
+        Some(region) => (Objects::Own, region),
+        None => (Objects::Shared, name),
+    };
+    connected(connections, objects, |side, other| {
+        let (mut side, operation) = match region.strip_prefix("resumed_") {
             Some(operation) => (side.parked_and_resumed().0, operation),
-            None => (side, name),
+            None => (side, region),
         };
         let began = Instant::now();
         match operation {
@@ -339,7 +366,9 @@ fn count(name: &str, connections: usize) {
             "post_rdma_write" => region_post_rdma_write(&mut side, &other.remote),
             "dequeue" => {
                 for &ep in &other.eps {
-                    let sent = other.ia.ep_post_send(ep, &[other.slice], DtoCookie(0), NONE);
+                    let sent = other
+                        .ia
+                        .ep_post_send(ep, &[other.slice], DtoCookie(0), NONE);
                     sent.expect("a send");
                 }
                 for _ in 0..other.eps.len() {
@@ -371,8 +400,12 @@ fn main() {
         asked = vec![1, 100, 10_000];
     }
     println!(
-        "{:>12} {:>12} {:>12} {:>9} {:>9}",
-        "connections", "bytes", "descriptors", "park, ms", "resume, ms"
+        "{:>12} {:>8} {:>12} {:>12} {:>9} {:>10}",
+        "connections", "objects", "bytes", "descriptors", "park, ms", "resume, ms"
     );
-    asked.into_iter().for_each(show);
+    for connections in asked {
+        [Objects::Shared, Objects::Own]
+            .into_iter()
+            .for_each(|objects| show(connections, objects));
+    }
 }

@@ -50,6 +50,7 @@ mod format;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use dat_core::snapshot::IaSnapshot;
 use dat_core::{ParkError, ResumeError};
 use dat_mlx::MlxProvider;
 use driver::NamedFd;
@@ -146,6 +147,12 @@ pub enum ResumeFailure {
     /// The snapshot is not that of this function as it is now.
     #[error(transparent)]
     Instance(#[from] ResumeError),
+    /// The program's own bytes are refused. Nothing was changed.
+    #[error("the program's own data: {why}")]
+    Words {
+        /// The reason.
+        why: String,
+    },
 }
 
 /// Reasons why an offer was not adopted.
@@ -237,10 +244,22 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
 /// # Errors
 /// [`NotAdopted`].
 pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
-    let (tables, words) = match format::read::<MlxProvider>(&offer.snapshot) {
+    adopt_if(offer, |_| Ok(())).map(|(resumed, ())| resumed)
+}
+
+/// Does the same as [`adopt`], if `may` accepts the program's own bytes. It comes before all other checks. Returns its
+/// result, too.
+///
+/// # Errors
+/// [`NotAdopted`]. The error of `may` is the reason of a [`ResumeFailure::Words`].
+pub(crate) fn adopt_if<T>(
+    offer: Offer,
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(Resumed, T), NotAdopted> {
+    let (tables, words, accepted) = match read(&offer.snapshot, may) {
         Ok(read) => read,
         Err(error) => {
-            let (offer, error) = (Box::new(offer), error.into());
+            let offer = Box::new(offer);
             return Err(NotAdopted::Refused { offer, error });
         }
     };
@@ -277,7 +296,7 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
     match unclaimed.go_on(&claimed) {
         Ok(ia) => {
             claimed.end(Ok(()));
-            Ok(Resumed { ia, words })
+            Ok((Resumed { ia, words }, accepted))
         }
         Err(refused) => {
             claimed.end(Err(&refused.error.to_string()));
@@ -302,20 +321,43 @@ pub fn resume(parked: Parked) -> Result<Resumed, NotResumed> {
         snapshot,
         descriptors,
     } = parked;
-    let (snapshot, words) = match format::read::<MlxProvider>(&snapshot) {
+    resume_if(&snapshot, descriptors, |_| Ok(())).map(|(resumed, ())| resumed)
+}
+
+/// Does the same as [`resume`], if `may` accepts the program's own bytes. It comes before all other checks. Returns its
+/// result, too.
+///
+/// # Errors
+/// [`NotResumed`]. The error of `may` is the reason of a [`ResumeFailure::Words`].
+pub(crate) fn resume_if<T>(
+    snapshot: &[u8],
+    descriptors: Vec<NamedFd>,
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(Resumed, T), NotResumed> {
+    let (snapshot, words, accepted) = match read(snapshot, may) {
         Ok(read) => read,
         Err(error) => {
             return Err(NotResumed {
                 descriptors: Some(descriptors),
-                error: error.into(),
+                error,
             });
         }
     };
     match Ia::resume(&snapshot, descriptors, &Claimed::by_caller()) {
-        Ok(ia) => Ok(Resumed { ia, words }),
+        Ok(ia) => Ok((Resumed { ia, words }, accepted)),
         Err(refused) => Err(NotResumed {
             descriptors: refused.handover,
             error: refused.error.into(),
         }),
     }
+}
+
+/// Reads a snapshot with the program's own bytes, and lets `may` check these.
+fn read<T>(
+    snapshot: &[u8],
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(IaSnapshot<MlxProvider>, Vec<u8>, T), ResumeFailure> {
+    let (tables, words) = format::read::<MlxProvider>(snapshot)?;
+    let accepted = may(&words).map_err(|why| ResumeFailure::Words { why })?;
+    Ok((tables, words, accepted))
 }

@@ -39,7 +39,9 @@ extern "C" {
 typedef enum dat_mem_type {
 	DAT_MEM_TYPE_VIRTUAL = 0x00,
 	DAT_MEM_TYPE_LMR = 0x01,
-	DAT_MEM_TYPE_SHARED_VIRTUAL = 0x02
+	DAT_MEM_TYPE_SHARED_VIRTUAL = 0x02,
+	/* Beyond DAT 1.2: the library allocates the memory, and dat_lmr_free frees it. */
+	DAT_MEM_TYPE_ALLOCATED = 0x100
 } DAT_MEM_TYPE;
 
 /* The name of shared memory; all bytes are significant. */
@@ -384,7 +386,9 @@ DAT_RETURN dat_ep_free(DAT_EP_HANDLE ep_handle);
 
 /*
  * Memory. The program must not free registered memory before its LMR is freed; the device writes to it at the request
- * of this program or of a peer.
+ * of this program or of a peer. With DAT_MEM_TYPE_ALLOCATED, dat_lmr_create allocates length bytes, zeroed, ignores
+ * region_description, and returns the address as *registered_address, which may not be null; dat_lmr_query then
+ * reports DAT_MEM_TYPE_VIRTUAL with that address. Such memory goes along when an IA is parked.
  */
 DAT_RETURN dat_lmr_create(DAT_IA_HANDLE ia_handle, DAT_MEM_TYPE mem_type, DAT_REGION_DESCRIPTION region_description,
 			  DAT_VLEN length, DAT_PZ_HANDLE pz_handle, DAT_MEM_PRIV_FLAGS mem_privileges,
@@ -529,6 +533,74 @@ DAT_RETURN dat_get_counters(DAT_HANDLE dat_handle, DAT_COUNT max_counters, DAT_C
  * libraries' providers. Either pointer may be null. The text is valid until the thread calls this again or ends.
  */
 DAT_RETURN dat_last_error_text(DAT_RETURN *refused, const char **text);
+
+/*
+ * Restarting without reconnecting: an IA goes on in the program's next process, with its objects, connections and
+ * work (docs/restarting.md). Other providers are not called.
+ *
+ * dat_ia_park ends this process's use of an IA, the only one of its adapter that the program has open. The device goes
+ * on with its work. state is the program's own data, which goes along: at most 16 MiB, together with some 20 bytes for
+ * each handle. All memory of the IA must be of type DAT_MEM_TYPE_ALLOCATED; no thread may wait in the IA, and no CNO
+ * have an agent. No other call on the IA may be under way. DAT_INVALID_STATE: the IA is not parked and goes on with
+ * all of its handles; dat_last_error_text has the reason. If it could not go on, its handle is invalid.
+ *
+ * dat_ia_resume goes on with a parked IA, in the next process or in the same one. All handles have the values that they
+ * had, and so have consumer contexts, cookies, and the addresses of memory. Pointers that queries and events had
+ * returned are no longer valid. The process must not have an IA yet: an object at the place of one of the handles is
+ * DAT_INVALID_STATE. *async_evd_handle and *ia_handle are as from dat_ia_open; async_evd_handle may be null. The
+ * program closes the IA by dat_ia_close, and cannot open a second one of its adapter. After success, parked is invalid.
+ * After an error, it is still valid if the device is unchanged: the call can be repeated.
+ *
+ * dat_ia_state returns the program's own data of a resumed IA, valid until the IA is closed or parked; without such
+ * data the size is 0.
+ *
+ * A parked IA is a snapshot and open descriptors. Over a UNIX stream socket, the program needs none of the two:
+ *
+ *	the old process                                        the next one
+ *	dat_receiver_await(socket, timeout, &receiver)         dat_offer_receive(socket, timeout, &offer)
+ *	dat_ia_park(ia, size, state, &parked)
+ *	dat_parked_send(parked, receiver, timeout)             dat_offer_adopt(offer, &async_evd, &ia)
+ *
+ * The kernel lets only one process have the IA. dat_parked_send returns when the other process has reported the outcome
+ * or the timeout is over, and uses the receiver up. Success: the other process has the IA, and parked is invalid.
+ * DAT_INVALID_STATE: this process has it and can resume it, or it is not known who has it; then dat_ia_resume finds out.
+ * DAT_INTERNAL_ERROR: the other process has the IA and has not reported success; parked is invalid. dat_offer_adopt
+ * checks all that needs no command to the device before it claims the IA. After an error, the offer is still valid if
+ * the call can be repeated. dat_offer_refuse gives the IA back to the process that has offered it; reason is for its
+ * log and may be null. The library duplicates the sockets: the program closes its own.
+ *
+ * Other ways: dat_parked_query returns the snapshot and the descriptors, which stay valid until parked is resumed, sent
+ * or freed, and dat_parked_create makes a parked IA of them again. It copies the bytes and duplicates the descriptors;
+ * num_fds is their number, of which at most max_fds are written. The program makes sure that one process alone resumes
+ * a snapshot, and once. The device is reset when the last duplicate of its descriptors is closed.
+ *
+ * dat_handover_free frees a parked IA, a receiver or an offer. DAT_INVALID_HANDLE: the handle is that of nothing, or was
+ * used up.
+ */
+typedef DAT_HANDLE DAT_PARKED_HANDLE;
+typedef DAT_HANDLE DAT_RECEIVER_HANDLE;
+typedef DAT_HANDLE DAT_OFFER_HANDLE;
+
+typedef struct dat_named_fd {
+	const char *name; /* at most 32 letters, digits and - */
+	int fd;
+} DAT_NAMED_FD;
+
+DAT_RETURN dat_ia_park(DAT_IA_HANDLE ia_handle, DAT_COUNT state_size, const void *state, DAT_PARKED_HANDLE *parked);
+DAT_RETURN dat_ia_resume(DAT_PARKED_HANDLE parked, DAT_EVD_HANDLE *async_evd_handle, DAT_IA_HANDLE *ia_handle);
+DAT_RETURN dat_ia_state(DAT_IA_HANDLE ia_handle, DAT_COUNT *state_size, const void **state);
+
+DAT_RETURN dat_receiver_await(int socket, DAT_TIMEOUT timeout, DAT_RECEIVER_HANDLE *receiver);
+DAT_RETURN dat_parked_send(DAT_PARKED_HANDLE parked, DAT_RECEIVER_HANDLE receiver, DAT_TIMEOUT timeout);
+DAT_RETURN dat_offer_receive(int socket, DAT_TIMEOUT timeout, DAT_OFFER_HANDLE *offer);
+DAT_RETURN dat_offer_adopt(DAT_OFFER_HANDLE offer, DAT_EVD_HANDLE *async_evd_handle, DAT_IA_HANDLE *ia_handle);
+DAT_RETURN dat_offer_refuse(DAT_OFFER_HANDLE offer, const char *reason);
+
+DAT_RETURN dat_parked_query(DAT_PARKED_HANDLE parked, const void **snapshot, DAT_UINT64 *snapshot_size,
+			    DAT_COUNT max_fds, DAT_NAMED_FD *fds, DAT_COUNT *num_fds);
+DAT_RETURN dat_parked_create(DAT_UINT64 snapshot_size, const void *snapshot, DAT_COUNT num_fds,
+			     const DAT_NAMED_FD *fds, DAT_PARKED_HANDLE *parked);
+DAT_RETURN dat_handover_free(DAT_HANDLE handed);
 
 /*
  * The static registry: fills one DAT_PROVIDER_INFO of the caller for each entry. Without a dat.conf there are none.

@@ -28,7 +28,8 @@ use super::room::Room;
 use super::siblings::Sibling;
 use super::sleep::Sleep;
 use super::table::{
-    self, Holder, IaName, KINDS, Named, Places, Reserved, empty, handle_of, number, place_of,
+    self, Holder, IaName, KINDS, Named, Places, Reserved, Withdrawn, empty, handle_of, number,
+    place_of,
 };
 use super::types::DatHandle;
 use super::watch::Watch;
@@ -61,6 +62,8 @@ pub(super) struct Instance {
     pub(super) siblings: Arc<Siblings>,
     /// Thread that calls the agents, if it has been started.
     pub(super) watch: Option<Watch>,
+    /// The program's own bytes of a resumed instance.
+    pub(super) state: Box<[u8]>,
     /// Keeps the registry's entry in use while the instance is open.
     pub(super) _entry: Option<Arc<Entry>>,
 }
@@ -120,7 +123,7 @@ impl Sibling for Opened {
 
 /// Lists of Rust key and C handle, one list for each kind of object, indexed by the key's index.
 #[derive(Default)]
-pub(super) struct Names([Vec<(u64, u64)>; KINDS]);
+pub(super) struct Names(pub(super) [Vec<(u64, u64)>; KINDS]);
 
 /// Table entries of all handles, by kind. The array is static, so that the address of an entry is computed in one
 /// instruction.
@@ -199,17 +202,52 @@ impl Room<Open> {
 
     /// Moves an open IA into a free slot, and makes its reserved handle valid.
     pub(super) fn open(reserved: Reserved<IaName>, open: Open) -> &'static Self {
-        let (name, many) = (open.instance.name, open.instance.thread_safe);
-        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = idle.iter().position(|place| place.is_shared() == many);
-        let adapter = at
-            .map(|at| idle.swap_remove(at))
-            .unwrap_or_else(|| Self::idle(many));
-        drop(idle);
-        let function = open.ia.provider().hca().function().clone();
-        adapter.set_content(open, function, many);
+        let name = open.instance.name;
+        let adapter = Self::free(open.instance.thread_safe);
+        adapter.put(open);
         reserved.fill(adapter, name, name);
         adapter
+    }
+
+    /// Takes a free slot, or allocates one. `many`: the slot is for thread-safe instances.
+    pub(super) fn free(many: bool) -> &'static Self {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = idle.iter().position(|place| place.is_shared() == many);
+        let free = at.map(|at| idle.swap_remove(at));
+        drop(idle);
+        free.unwrap_or_else(|| Self::idle(many))
+    }
+
+    /// Puts an open IA into a slot that [`free`](Self::free) or [`take_whole`](Self::take_whole) has emptied.
+    pub(super) fn put(&self, open: Open) {
+        let many = open.instance.thread_safe;
+        let function = open.ia.provider().hca().function().clone();
+        self.set_content(open, function, many);
+    }
+
+    /// Takes an instance out of its slot, if `may` allows it, together with its handles, which become invalid. The slot
+    /// and the places of the handles stay reserved.
+    ///
+    /// # Errors
+    /// Those of `may` and of [`Room::with_instance`].
+    pub(super) fn take_whole(
+        &self,
+        ia: IaName,
+        may: impl FnOnce(&Open) -> DatResult<()>,
+    ) -> DatResult<(Open, Withdrawn)> {
+        let mut withdrawn = None;
+        let open = self.take_content(
+            |open| open.check(ia).and_then(|()| may(open)),
+            |open| withdrawn = Some(Withdrawn::withdraw::<Self>(open.handles())),
+        )?;
+        // PANIC: `take_content` has called the second closure if it returns the content.
+        Ok((open, withdrawn.expect("withdrawn with the content")))
+    }
+
+    /// Makes a slot that [`take_whole`](Self::take_whole) has emptied free for another opening.
+    pub(super) fn give_back(&'static self) {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push(self);
     }
 
     /// Opens or closes the fast lane, on which posts and dequeues run without the lock. The lane is open for an
@@ -276,10 +314,8 @@ impl Room<Open> {
         self.take_content(
             |open| open.check(ia).and_then(|()| may(open)),
             |open| {
-                open.forget_all();
-                IDLE.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(self);
+                open.handles().for_each(table::free_handle::<Self>);
+                self.give_back();
             },
         )
     }
@@ -389,11 +425,10 @@ impl Open {
         self.records.requests.remove(&table::number(handle));
     }
 
-    fn forget_all(&self) {
-        table::free_handle::<Adapter>(self.instance.handle);
-        for (_, handle) in self.names.0.iter().flatten() {
-            table::free_handle::<Adapter>(*handle);
-        }
+    /// Returns the handles of the IA and of its objects, including handles of freed objects.
+    fn handles(&self) -> impl Iterator<Item = u64> {
+        let of_objects = self.names.0.iter().flatten();
+        core::iter::once(self.instance.handle).chain(of_objects.map(|(_, handle)| *handle))
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{Ia, OpenOptions};
 /// `DAT_EVD_ASYNC_EXISTS`: create no asynchronous EVD, because another instance has one.
 const ASYNC_EXISTS: u64 = 1;
 /// `DAT_EVD_OUT_OF_SCOPE`: another consumer has the asynchronous EVD.
-const OUT_OF_SCOPE: u64 = 2;
+pub(super) const OUT_OF_SCOPE: u64 = 2;
 /// `DAT_IA_FIELD_ALL`.
 const IA_ALL: u64 = 0x7_ffff_ffff;
 /// `DAT_PROVIDER_FIELD_ALL`.

@@ -73,6 +73,7 @@ impl Instance {
             local: Address::new(ia.query().ia.ia_address),
             siblings,
             watch: None,
+            state: Box::default(),
             _entry: wanted.entry.clone(),
         }
     }

@@ -30,6 +30,8 @@ use super::types::{
 const VIRTUAL: u32 = 0;
 const LMR: u32 = 1;
 const SHARED_VIRTUAL: u32 = 2;
+/// `DAT_MEM_TYPE_ALLOCATED`, a number of this library.
+const ALLOCATED: u32 = 0x100;
 
 /// `dat_pz_create`.
 ///
@@ -121,6 +123,22 @@ unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaM
     })
 }
 
+/// Allocates memory of the adapter.
+fn allocated(open: &Open, length: u64) -> DatResult<DmaMemory> {
+    let bytes = usize::try_from(length).map_err(|_| parameter(Subtype::Arg4))?;
+    if bytes == 0 {
+        return Err(parameter(Subtype::Arg4));
+    }
+    crate::alloc(&open.ia, bytes).map_err(|error| {
+        tracing::warn!(%error, "lmr_create");
+        let refused = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
+        because_of(
+            refused.because("the adapter has no memory of this length"),
+            &error,
+        )
+    })
+}
+
 /// `dat_lmr_create`.
 ///
 /// # Safety
@@ -160,7 +178,7 @@ pub unsafe extern "C" fn dat_lmr_create(
     ) [origin: HandleLmr]);
     call(|| {
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
-        if mem_type > SHARED_VIRTUAL {
+        if mem_type > SHARED_VIRTUAL && mem_type != ALLOCATED {
             return Err(parameter(Subtype::Arg2));
         }
         given(lmr_handle, Subtype::Arg7)?;
@@ -187,6 +205,21 @@ pub unsafe extern "C" fn dat_lmr_create(
                     region.source = first.addr();
                     let source = other::<LmrHandle>(ia, first);
                     open.ia.lmr_create_from_lmr(source, pz, privileges)?
+                }
+                ALLOCATED => {
+                    // The program has no other way to the address.
+                    if registered_address.is_null() {
+                        // DAT has no subtype for an eleventh argument.
+                        let refused = parameter(Subtype::Arg10);
+                        return Err(refused.because("registered_address is null"));
+                    }
+                    let memory = allocated(open, length)?;
+                    let created = open.ia.lmr_create(memory, pz, privileges)?;
+                    // CAST: the address is one of this process.
+                    #[expect(clippy::cast_possible_truncation, reason = "64-bit pointers only")]
+                    let address = created.registered_address as usize;
+                    region.address = address;
+                    created
                 }
                 _ => {
                     region.address = first.addr();

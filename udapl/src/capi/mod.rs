@@ -23,6 +23,7 @@
 //! | GIVEN | a pointer to read from is null, or leads to aligned values of its type, as many as the call says, which no thread writes before the call returns | null: the call, before it reads. The rest: not checked |
 //! | TEXT | the same for a string with its NUL | like GIVEN |
 //! | ROOM | a pointer to write to is null, or leads to aligned memory for a value of its type, which no other thread reads or writes before the call returns | null: the call; `argument::put` writes nothing then. The rest: not checked |
+//! | OPEN | a number of a descriptor is that of one that the program has open, and does not close before the call returns | the duplication of it: it fails if nothing is open |
 //! | LENT | registered memory stays mapped and owned by the program until the LMR is freed or the adapter closed; the device reads and writes it meanwhile | length and overflow: `lmr_create`. The mapping at the call: the pinning of its pages |
 //! | AGENT | the function may be called with its argument, once, from another thread, until it is removed or the adapter is closed | a null function: the call. The rest: not checked |
 //! | TABLE | a provider's table of functions has the size of its version and is not moved or freed while it is registered | the address, by process_vm_readv(2). The rest: the author of the library |
@@ -63,6 +64,7 @@ mod generic;
 #[cfg(test)]
 #[path = "hand_overs/tests.rs"]
 mod hand_overs;
+mod handed;
 mod hot;
 mod ia;
 mod instance;
@@ -77,6 +79,7 @@ mod models;
 mod named;
 mod openings;
 mod operations;
+mod parking;
 mod place;
 mod primitives;
 mod provider;
@@ -91,6 +94,7 @@ mod table;
 pub mod types;
 mod upcalls;
 mod watch;
+mod words;
 
 pub use cno::*;
 pub use connect::*;
@@ -99,6 +103,7 @@ pub use ep::*;
 pub use evd::*;
 pub use ext::*;
 pub use generic::*;
+pub use handed::*;
 pub use hot::*;
 pub use ia::*;
 pub use last_error::*;

@@ -15,10 +15,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dat_core::{CloseFlags, DatError, DatResult, ReturnType, Subtype};
 use dat_mlx::{NetworkState, Participation};
-use driver::PciAddress;
+use driver::{Interrupt, PciAddress};
 use hw_mlx::MlxError;
 
-use super::adapter::{Adapter, Instance, Open, Opened, Siblings, guard};
+use super::adapter::{Adapter, AsyncEvd, Instance, Open, Opened, Siblings, guard};
 use super::error::{handle_error, internal};
 use super::instance::{Wanted, WantedEvd};
 use super::last_error::because_of;
@@ -305,9 +305,25 @@ pub(super) fn adopt(
     let instance = Instance::new(&ia, &reserved, wanted, Arc::clone(&siblings));
     let name = instance.name;
     let adapter = Adapter::open(reserved, Open::new(ia, instance));
+    join(adapter, name, &siblings, notify)?;
+    Ok((adapter, name))
+}
+
+/// Adds an instance, which is in its slot, to the instances of its adapter.
+///
+/// # Errors
+/// Those of [`Adapter::with_instance`].
+pub(super) fn join(
+    adapter: &'static Adapter,
+    name: IaName,
+    siblings: &Arc<Siblings>,
+    notify: Interrupt,
+) -> DatResult<()> {
+    let siblings = Arc::clone(siblings);
     let sleep = adapter.with_instance(name, |open| {
         let given = open.async_evd(adapter);
-        let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
+        let is_lent = matches!(open.instance.async_evd, AsyncEvd::Given(_));
+        let given = given.filter(|_| is_lent);
         siblings.add(Opened { adapter, ia: name }, &open.ia, given, notify);
         Ok(Arc::downgrade(&open.sleep))
     })?;
@@ -318,25 +334,42 @@ pub(super) fn adopt(
             sleep.kick();
         }
     })));
-    Ok((adapter, name))
+    Ok(())
 }
 
-/// An instance that is being closed. Dropping this value records the end of the close and wakes waiting threads.
-pub(super) struct Closing(Arc<Siblings>);
+/// An instance that is being closed or parked. Dropping this value records the end and wakes waiting threads.
+pub(super) struct Closing(Option<Arc<Siblings>>);
 
 impl Closing {
     pub(super) fn new(instance: &Instance) -> Self {
         instance.siblings.remove(instance.name);
-        Self(Arc::clone(&instance.siblings))
+        Self(Some(Arc::clone(&instance.siblings)))
+    }
+
+    /// Ends the close of an adapter's only instance, which goes on: as `ia`, and with a new list of instances.
+    pub(super) fn go_on(mut self, ia: &Ia, siblings: &Arc<Siblings>) {
+        let Some(before) = self.0.take() else {
+            return;
+        };
+        for one in openings().iter_mut().filter(|one| one.is(&before)) {
+            // A parking that was cancelled late has made the adapter anew.
+            one.adapter = crate::Adapter::of(ia);
+            one.siblings = Arc::clone(siblings);
+        }
+        before.end();
+        CLOSED.notify_all();
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        let Some(siblings) = self.0.take() else {
+            return;
+        };
         let mut openings = openings();
         let mut last = true;
         openings.retain_mut(|one| {
-            if !one.is(&self.0) {
+            if !one.is(&siblings) {
                 return true;
             }
             one.count -= 1;
@@ -345,7 +378,7 @@ impl Drop for Closing {
         });
         drop(openings);
         if last {
-            self.0.end();
+            siblings.end();
         }
         CLOSED.notify_all();
     }

@@ -8,7 +8,7 @@
 //! This module uses only [`primitives`](super::primitives) to pass data between threads, so that `models` can try
 //! every order of events.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::PoisonError;
 
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -105,6 +105,25 @@ impl Free {
             return Some(free.fresh - 1);
         }
         free.left.pop_front()
+    }
+
+    /// Takes exactly these places. Takes none if one of them is in use or does not exist, and returns that one.
+    pub(super) fn take_these(free: &Mutex<Self>, places: &BTreeSet<u32>) -> Result<(), u32> {
+        let mut free = Self::lock(free);
+        let (fresh, end) = (free.fresh, free.end);
+        let emptied: BTreeSet<u32> = free.left.iter().copied().collect();
+        let can_take = |place: &u32| (fresh..end).contains(place) || emptied.contains(place);
+        if let Some(place) = places.iter().find(|place| !can_take(place)) {
+            return Err(*place);
+        }
+        free.left.retain(|place| !places.contains(place));
+        if let Some(&last) = places.range(fresh..).next_back() {
+            // The places below it that are not taken were never used. Their turn comes after all others.
+            let passed = (fresh..last).filter(|place| !places.contains(place));
+            free.left.extend(passed);
+            free.fresh = last + 1;
+        }
+        Ok(())
     }
 
     /// Puts an empty place on the free list.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dat_core::NamedAttr;
 
@@ -44,6 +44,16 @@ impl Address {
     /// Stores another socket address in the same memory.
     pub(super) fn set(&mut self, address: IpAddr) {
         *self.0 = *Self::new(address).0;
+    }
+
+    /// Returns the address.
+    pub(super) fn ip(&self) -> IpAddr {
+        let address = &self.0;
+        if libc::c_int::from(address.sin6_family) == libc::AF_INET {
+            // `new` has put sin_addr at this offset.
+            return Ipv4Addr::from(u32::from_be(address.sin6_flowinfo)).into();
+        }
+        Ipv6Addr::from(address.sin6_addr.s6_addr).into()
     }
 
     pub(super) fn pointer(&self) -> *mut libc::sockaddr {

@@ -21,6 +21,7 @@
 
 use core::marker::PhantomData;
 use core::ptr::null_mut;
+use std::collections::BTreeSet;
 
 use dat_core::{
     CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
@@ -264,6 +265,110 @@ pub(super) fn free_handle<A: Holder>(handle: u64) {
     }
 }
 
+/// Handles whose places are taken and empty: those of an instance that is being parked, or resumed. Dropping this value
+/// returns the places to the free lists.
+pub(super) struct Withdrawn {
+    handles: BTreeSet<u64>,
+}
+
+impl Withdrawn {
+    /// Empties the places of all valid handles among these. The handles are invalid from now on.
+    pub(super) fn withdraw<A: Holder>(handles: impl Iterator<Item = u64>) -> Self {
+        let is_valid = |handle: &u64| {
+            let (kind, at) = place_of(*handle);
+            *handle != 0 && A::places_of(kind).is_some_and(|places| places.0[at].clear(*handle))
+        };
+        Self {
+            handles: handles.filter(is_valid).collect(),
+        }
+    }
+
+    /// Takes the places of handles that another process has given out. No later handle of this process is equal to one
+    /// of them.
+    ///
+    /// # Errors
+    /// The first of the handles whose place is in use, or that no process has given out.
+    pub(super) fn reserve(handles: impl Iterator<Item = u64>) -> Result<Self, u64> {
+        let mut wanted = BTreeSet::new();
+        let mut places: [BTreeSet<u32>; KINDS] = Default::default();
+        let mut highest = 0;
+        for handle in handles {
+            let (kind, at) = place_of(handle);
+            // CAST: `at` is less than PER_KIND.
+            #[expect(clippy::cast_possible_truncation, reason = "masked")]
+            let at = at as u32;
+            let is_ours = handle & OURS != 0 && handle & ((1 << PLACE_SHIFT) - 1) == 0;
+            let places = places.get_mut(kind).filter(|_| is_ours && at != 0);
+            // Two handles with one place are not of one moment.
+            if !places.is_some_and(|places| places.insert(at)) {
+                return Err(handle);
+            }
+            highest = highest.max((handle & !OURS) >> SERIAL_SHIFT);
+            wanted.insert(handle);
+        }
+        // If a later kind is refused, dropping this value gives the places of earlier kinds back.
+        let mut all = Self {
+            handles: BTreeSet::new(),
+        };
+        for (kind, places) in places.iter().enumerate() {
+            let of_kind = |handle: &&u64| place_of(**handle).0 == kind;
+            if let Err(place) = Free::take_these(&FREE[kind], places) {
+                let mut its = wanted.iter().filter(of_kind);
+                let handle = its.find(|handle| place_of(**handle).1 == place as usize);
+                return Err(handle.copied().unwrap_or_default());
+            }
+            all.handles.extend(wanted.iter().filter(of_kind));
+        }
+        SERIAL.fetch_max(highest + 1, Ordering::Relaxed);
+        Ok(all)
+    }
+
+    /// Returns whether the handle is one of these.
+    pub(super) fn contains(&self, handle: u64) -> bool {
+        self.handles.contains(&handle)
+    }
+
+    /// Assigns one of the handles to an object, as the parts of its Rust handle: the key, and the IA's number. Does
+    /// nothing if the handle is none of these.
+    pub(super) fn fill<A: Holder>(
+        &mut self,
+        handle: u64,
+        holder: &'static A,
+        owner: IaName,
+        object: (u64, u32),
+    ) {
+        let (kind, at) = place_of(handle);
+        if !self.handles.remove(&handle) {
+            return;
+        }
+        // The handle was checked when it was withdrawn or reserved.
+        if let Some(places) = A::places_of(kind) {
+            let holder = core::ptr::from_ref(holder).cast_mut();
+            places.0[at].fill(handle, holder, owner.0, object);
+        }
+    }
+}
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        for &handle in &self.handles {
+            let (kind, at) = place_of(handle);
+            // CAST: `at` is less than PER_KIND.
+            #[expect(clippy::cast_possible_truncation, reason = "masked")]
+            Free::give(&FREE[kind], at as u32);
+        }
+    }
+}
+
+/// Number of the kind in handles that are in no place.
+const NO_KIND: u64 = 15;
+
+/// Returns a number that has the form of a handle, is never used again, and is the handle of no object.
+pub(super) fn fresh_number() -> u64 {
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed) << SERIAL_SHIFT;
+    OURS | serial | NO_KIND << KIND_SHIFT
+}
+
 /// Returns the kind and the place index in a handle.
 pub(super) const fn place_of(handle: u64) -> (usize, usize) {
     // CAST: the masks leave 4 and 17 bits.
@@ -276,6 +381,51 @@ pub(super) const fn place_of(handle: u64) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A handle of another process with a place, as [`Withdrawn::reserve`] gets it.
+    fn handle_at(kind: HandleType, place: u64, serial: u64) -> u64 {
+        OURS | serial << SERIAL_SHIFT | (kind as u64) << KIND_SHIFT | place << PLACE_SHIFT
+    }
+
+    /// Other tests take places, too: the first free ones. These are the last of a kind.
+    #[test]
+    fn places_of_another_process_are_taken_together_or_not_at_all() {
+        let last = PER_KIND as u64 - 1;
+        let rsp = |place, serial| handle_at(HandleType::Rsp, place, serial);
+        let cno = handle_at(HandleType::Cno, last, 1);
+        let both = [rsp(last, 5), cno, rsp(last - 2, 1 << 30)];
+        let first = Withdrawn::reserve(both.into_iter()).expect("free places");
+        assert!(both.iter().all(|handle| first.contains(*handle)));
+        // Its serial number is higher than any that this process had given out.
+        let (later, highest) = (fresh_number(), rsp(last - 2, 1 << 30));
+        assert!((later & !OURS) >> SERIAL_SHIFT > (highest & !OURS) >> SERIAL_SHIFT);
+        // One place is in use, so the other one stays free.
+        let two = [rsp(last - 1, 6), rsp(last, 7)];
+        assert_eq!(Withdrawn::reserve(two.into_iter()).err(), Some(two[1]));
+        // The places of the kinds before the refused one are free again.
+        let kinds = [rsp(last - 1, 8), cno];
+        assert_eq!(Withdrawn::reserve(kinds.into_iter()).err(), Some(cno));
+        let one = rsp(last - 1, 9);
+        let one_alone = Withdrawn::reserve([one].into_iter());
+        assert!(one_alone.is_ok_and(|taken| taken.contains(one)));
+        drop(first);
+        let again = Withdrawn::reserve(both.into_iter()).expect("free places");
+        assert!(both.iter().all(|handle| again.contains(*handle)));
+    }
+
+    #[test]
+    fn numbers_that_no_process_gives_out_as_handles_are_refused() {
+        let place = PER_KIND as u64 - 9;
+        let rmr = handle_at(HandleType::Rmr, place, 1);
+        let no_kind = OURS | 11 << KIND_SHIFT | place << PLACE_SHIFT;
+        for wrong in [0, 1, rmr & !OURS, rmr | 1, no_kind, fresh_number(), OURS] {
+            let all = [rmr, wrong].into_iter();
+            assert_eq!(Withdrawn::reserve(all).err(), Some(wrong), "{wrong:#x}");
+        }
+        let twice = [rmr, rmr | 1 << SERIAL_SHIFT << 1];
+        assert_eq!(Withdrawn::reserve(twice.into_iter()).err(), Some(twice[1]));
+        assert!(Withdrawn::reserve([rmr].into_iter()).is_ok());
+    }
 
     #[test]
     fn a_handle_goes_through_a_key_and_comes_back() {

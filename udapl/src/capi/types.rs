@@ -74,6 +74,10 @@ structs! {
         operand @ 40: u64,
         swap @ 48: u64,
     }
+    CNamedFd = "DAT_NAMED_FD", 16 {
+        name @ 0: *const c_char,
+        fd @ 8: c_int,
+    }
     CDtoDetail = "DAT_DTO_DETAIL", 8 {
         kind @ 0: u32,
         value @ 4: u32,

@@ -259,6 +259,32 @@ pub const CALLS: &[Call] = &[
     }),
     ("dat_evd_post_se", 26, |h| c!(dat_evd_post_se(h, null()))),
     ("dat_evd_free", 26, |h| dat_evd_free(h)),
+    ("dat_ia_park", 11, |h| {
+        out!(DatHandle, |to| dat_ia_park(h, 0, null(), to))
+    }),
+    ("dat_ia_state", 11, |h| {
+        out!(i32, |to| dat_ia_state(h, to, null_mut()))
+    }),
+    ("dat_ia_resume", 26, |h| {
+        out!(DatHandle, |to| dat_ia_resume(h, null_mut(), to))
+    }),
+    ("dat_parked_send", 26, |h| dat_parked_send(h, h, 1)),
+    ("dat_parked_query", 26, |h| {
+        let no = null_mut();
+        c!(dat_parked_query(
+            h,
+            null_mut(),
+            null_mut(),
+            0,
+            no,
+            null_mut()
+        ))
+    }),
+    ("dat_offer_adopt", 26, |h| {
+        out!(DatHandle, |to| dat_offer_adopt(h, null_mut(), to))
+    }),
+    ("dat_offer_refuse", 26, |h| c!(dat_offer_refuse(h, null()))),
+    ("dat_handover_free", 26, |h| dat_handover_free(h)),
 ];
 
 /// Calls whose first argument is a handle of any kind. They refuse it with the subtype 26, `DAT_INVALID_HANDLE1`.

@@ -16,6 +16,7 @@ mod instances;
 mod many;
 mod mixed;
 mod named;
+mod parked;
 mod served;
 mod support;
 mod threads;

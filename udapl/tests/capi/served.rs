@@ -4,6 +4,7 @@
 // UNSAFETY: calls of the C ABI; `main.rs` expects the lint `unsafe_code`.
 
 use std::ffi::CString;
+use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +35,13 @@ const BYTES: usize = 150_001;
 
 /// Two functions on a link, served by threads that run until the process ends. Simulated time advances until `Served`
 /// is dropped.
-struct Served {
+pub struct Served {
     directory: TempDir,
     over: Arc<AtomicBool>,
 }
 
 impl Served {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let sim = Sim::new(SimConfig {
             seed: 0,
@@ -73,10 +74,19 @@ impl Served {
         Self { directory, over }
     }
 
-    fn world(&self, number: u8) -> World {
+    /// Returns the folder of the servers' sockets.
+    pub fn folder(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Returns the name of a function.
+    pub fn name(&self, number: u8) -> CString {
         let path = self.directory.path().join(format!("side{number}"));
-        let name = CString::new(format!("vfio-user:{}", path.display())).expect("a name");
-        World::of(&name, false, QUALIFIER)
+        CString::new(format!("vfio-user:{}", path.display())).expect("a name")
+    }
+
+    pub fn world(&self, number: u8) -> World {
+        World::of(&self.name(number), false, QUALIFIER)
     }
 }
 
@@ -154,7 +164,7 @@ fn pattern(seed: usize) -> Vec<u8> {
 
 /// Connects the endpoint of `one` to the endpoint of `other`. Polls `one` meanwhile: the first request is lost while
 /// the link trains, and only a poll sends the request again.
-fn connect(one: &World, other: &World) {
+pub fn connect(one: &World, other: &World) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(
         one.ep,

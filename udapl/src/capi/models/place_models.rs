@@ -113,6 +113,19 @@ fn two_threads_free_one_handle() {
     assert!(places <= 1, "a place is taken twice: {made:?}");
 }
 
+/// Model: a thread takes a certain place, as of a handle of another process, while another thread makes an object.
+fn a_certain_place_is_taken_while_an_object_is_made() {
+    let kind = Kind::new();
+    let makes = Arc::clone(&kind);
+    let maker = thread::spawn(move || makes.make(7));
+    let wanted = [1].into();
+    let taken = Free::take_these(&kind.free, &wanted).is_ok();
+    let made = maker.join().expect("the thread");
+    // There are two places.
+    assert_eq!(made == Some(1), !taken, "one of them has the place");
+    assert_eq!(made == Some(2), taken, "the other place is free");
+}
+
 const SOUND: (Fences, Broken) = (Fences::Interrupts, Broken::Nothing);
 
 #[test]
@@ -135,6 +148,15 @@ fn a_handle_is_freed_once_and_its_place_taken_once() {
         "two threads free a handle",
         SOUND,
         two_threads_free_one_handle,
+    );
+}
+
+#[test]
+fn a_certain_place_is_taken_once() {
+    explore(
+        "a certain place is taken",
+        SOUND,
+        a_certain_place_is_taken_while_an_object_is_made,
     );
 }
 
