@@ -2,14 +2,15 @@
 //!
 //! `handover [CONNECTIONS ...]` prints a table, by default for 1, 100 and 10,000 connections: the bytes of a snapshot,
 //! the number of descriptors, and the time of [`park`] and of [`resume`] (the best of five, in one process). It has two
-//! lines for each number: the connections share a region and a completion queue, or each has its own. `handover count
-//! park CONNECTIONS` and `handover count resume CONNECTIONS` do it once, for callgrind to count inside the
-//! function `region_park` or `region_resume`. `handover count OPERATION CONNECTIONS` posts or dequeues once on each
-//! connection, and `handover count resumed_OPERATION CONNECTIONS` does so on an adapter that was resumed before. A
-//! `count` prints `name nanoseconds connections`. With `own_` in front of the name, each connection has its own objects.
+//! lines for each number: the connections share a region and a completion queue, or each has its own.
 //!
-//! Two simulated functions are behind vfio-user servers in this process, because a function in the process itself cannot
-//! be parked. The first one is measured. Each connection has 16 posted receives.
+//! `handover count park CONNECTIONS` and `handover count resume CONNECTIONS` do it once, for callgrind to count inside
+//! the function `region_park` or `region_resume`. `handover count OPERATION CONNECTIONS` posts or dequeues once on each
+//! connection, and `handover count resumed_OPERATION CONNECTIONS` does so on an adapter that was resumed before. With
+//! `own_` in front of the name, each connection has its own objects. A `count` prints `name nanoseconds connections`.
+//!
+//! Two simulated functions are behind vfio-user servers in this process, because a function in the process itself
+//! cannot be parked. The first one is measured. Each connection has 16 posted receives.
 
 use core::time::Duration;
 use std::hint::black_box;

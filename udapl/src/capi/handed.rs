@@ -235,7 +235,7 @@ pub unsafe extern "C" fn dat_ia_park(
     })
 }
 
-/// Returns the snapshot and the descriptors of a parked IA. They belong to the parked IA and are valid as long as it is.
+/// Returns the snapshot and the descriptors of a parked IA. They belong to it and are valid as long as it is.
 ///
 /// # Safety
 /// `fds` is null or points to `max_fds` elements. The other pointers are null or point to what the header says.

@@ -8,8 +8,8 @@
 //!     the facade parks the IA
 //! ```
 //!
-//! C's handles are numbers of the process ([`table`](super::table)), and they stay: the next process puts each object at
-//! the place that its handle names. So a snapshot is refused while the process has another object at one of these
+//! C's handles are numbers of the process ([`table`](super::table)), and they stay: the next process puts each object
+//! at the place that its handle names. So a snapshot is refused while the process has another object at one of these
 //! places. A program that resumes before it opens an adapter has none.
 //!
 //! While an instance is parked, no thread can make a call on it. If the parking is refused, the instance returns to its

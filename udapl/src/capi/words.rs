@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The bytes are not trusted. The handles are checked when their places are reserved
-//! ([`Withdrawn::reserve`](super::table::Withdrawn::reserve)); the keys here. A key that names no object is a handle of a
-//! freed object.
+//! ([`Withdrawn::reserve`](super::table::Withdrawn::reserve)); the keys here. The handle of a key that names no object
+//! is refused as that of a freed object.
 
 use std::net::IpAddr;
 

@@ -30,6 +30,8 @@ use crate::support::{
 const INVALID_STATE: u32 = 0x8007_0000;
 /// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER, without the number of the argument.
 const INVALID_PARAMETER: u32 = 0x8006_0000 + 35;
+/// DAT_INVALID_HANDLE of a CNO, and of the IA that it belongs to.
+const NO_OBJECT: [u32; 2] = [INVALID_HANDLE | 19, INVALID_HANDLE | 11];
 /// DAT_CLASS_ERROR|DAT_TIMEOUT_EXPIRED.
 const TIMEOUT_EXPIRED: u32 = 0x800f_0000;
 /// `DAT_MEM_TYPE_ALLOCATED`.
@@ -404,35 +406,29 @@ fn an_ia_that_cannot_be_parked_says_why_and_goes_on_with_its_handles() {
     let waiting = one.world.cno.addr();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(move || {
-            let mut evd = null_mut();
-            let cno = without_provenance_mut(waiting);
-            c!(dat_cno_wait(cno, PATIENCE, &raw mut evd))
+            let (mut evd, cno) = (null_mut(), without_provenance_mut(waiting));
+            // While the IA is parked, it has no CNO.
+            loop {
+                match c!(dat_cno_wait(cno, PATIENCE, &raw mut evd)) {
+                    0 => return evd.addr(),
+                    code => assert!(NO_OBJECT.contains(&code), "{code:#x}"),
+                }
+            }
         });
-        // The wait may not have begun yet. Then the IA is parked, and the waiter finds no CNO.
-        let code = match park(ia) {
-            Ok(parked) => {
-                resume(parked).expect("unchanged");
-                INVALID_HANDLE | 19
-            }
-            Err(code) => {
-                assert_eq!(code, INVALID_STATE);
-                assert!(why().contains("a thread waits"));
-                ok!(dat_evd_modify_cno(one.world.evd, one.world.cno));
-                post(one.world.evd, 6);
-                0
-            }
+        // As long as the wait has not begun, the IA is parked.
+        let refused = loop {
+            match park(ia) {
+                Ok(parked) => resume(parked).expect("unchanged"),
+                Err(code) => break code,
+            };
+            std::thread::yield_now();
         };
-        if code == 0 {
-            assert_eq!(waiter.join().expect("no panic"), 0);
-            assert_eq!(one.world.wait(PATIENCE).word, 6);
-        } else {
-            // It may also have begun after the resumption, so an event ends it.
-            ok!(dat_evd_modify_cno(one.world.evd, one.world.cno));
-            post(one.world.evd, 6);
-            let waited = waiter.join().expect("no panic");
-            assert!([0, code].contains(&waited), "{waited:#x}");
-            assert_eq!(one.world.wait(PATIENCE).word, 6);
-        }
+        assert_eq!(refused, INVALID_STATE);
+        assert!(why().contains("a thread waits"), "{}", why());
+        done!(dat_evd_modify_cno(one.world.evd, one.world.cno));
+        post(one.world.evd, 6);
+        assert_eq!(waiter.join().expect("no panic"), one.world.evd.addr());
+        assert_eq!(one.world.wait(PATIENCE).word, 6);
     });
     let parked = park(ia).expect("nothing is in its way any more");
     assert_eq!(resume(parked).expect("unchanged")[1], ia);
