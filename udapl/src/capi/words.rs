@@ -21,7 +21,7 @@ use super::table::KINDS;
 /// The last byte is the version of the form.
 const MAGIC: [u8; 8] = *b"DAT C\r\n\x01";
 /// Number of indices of each kind of object. A table has as many slots as there were objects at a time.
-const MOST_INDICES: u64 = 1 << 20;
+const MOST_INDICES: usize = 1 << 20;
 
 /// A handle and its object.
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -101,8 +101,7 @@ impl Words {
         let mut names = Names::default();
         for (list, given) in names.0.iter_mut().zip(&self.names) {
             for name in given {
-                // CAST: below `MOST_INDICES`.
-                let at = index(name.key) as usize;
+                let at = index(name.key);
                 if list.len() <= at {
                     list.resize(at + 1, (0, 0));
                 }
@@ -113,9 +112,13 @@ impl Words {
     }
 }
 
-/// Returns the index in a key: its lower half.
-const fn index(key: u64) -> u64 {
-    key & 0xffff_ffff
+/// Returns the index in a key.
+const fn index(key: u64) -> usize {
+    // CAST: the index is the lower half.
+    #[expect(clippy::cast_possible_truncation, reason = "the index of the key")]
+    let index = key as u32;
+    // CAST: widening, on every target that `types` allows.
+    index as usize
 }
 
 #[cfg(test)]
@@ -173,7 +176,7 @@ mod tests {
     #[test]
     fn a_key_with_an_index_that_no_table_has_is_refused() {
         let mut wrong = words();
-        wrong.names[1][0].key = MOST_INDICES;
+        wrong.names[1][0].key = MOST_INDICES as u64;
         assert!(Words::read(&wrong.write()).is_err());
     }
 }
