@@ -1,8 +1,8 @@
 //! What `cargo xtask bench` counts of parking and resuming an adapter (`udapl/benches/handover.rs`).
 //!
-//! The instructions of `park` and of `resume` must be linear in the number of connections: further connections cost what
-//! the ones before them cost. A post and a dequeue must cost on a resumed adapter what they cost on one that was never
-//! parked. Only the caller's thread is counted, and not that of the simulated function's server.
+//! The instructions of `park` and of `resume` must be linear in the number of connections: further connections cost
+//! what the ones before them cost. A post and a dequeue must cost on a resumed adapter what they cost on one that was
+//! never parked. Only the caller's thread is counted, and not that of the simulated function's server.
 
 use anyhow::{Result, ensure};
 use comfy_table::Table;
