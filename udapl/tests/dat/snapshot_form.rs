@@ -1,7 +1,8 @@
 //! Snapshots as bytes: a file in the form of this version is read, and other bytes are refused.
 //!
-//! A process of module `restarted` has written the file (`SNAPSHOT_BLESS=FILE`). The snapshot can be read, and is then
-//! refused, because its descriptors do not exist any more. A form that changes has a new version and a new file.
+//! A process of module `restarted` has written the file (`RESTARTED_CONNECTIONS=1 SNAPSHOT_BLESS=FILE`). The snapshot
+//! can be read, and is then refused, because its descriptors do not exist any more. A form that changes has a new
+//! version and a new file.
 
 use udapl::handover::{FormatError, Parked, ResumeFailure, resume};
 use zerocopy::IntoBytes;
