@@ -1,9 +1,9 @@
 //! Builds our programs for guests and for the host beside them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use super::image::Program;
 use crate::shell;
@@ -34,6 +34,38 @@ pub fn example(name: &str) -> Result<Program> {
     ]))?;
     let path = shell::target_directory()?.join("debug/examples").join(name);
     Ok((name.to_owned(), path))
+}
+
+/// Builds test programs of `udapl/tests` and `datctl/tests`, and returns them under the names test-PROGRAM.
+pub fn test_programs(names: &[&str]) -> Result<Vec<Program>> {
+    let mut build = cargo_test();
+    build.args(["--message-format", "json-render-diagnostics"]);
+    for name in names {
+        build.args(["--test", name]);
+    }
+    let mut programs: Vec<Program> = Vec::new();
+    for line in shell::capture(build)?.lines() {
+        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
+        let (Some(path), Some(name)) = (
+            message["executable"].as_str(),
+            message["target"]["name"].as_str(),
+        ) else {
+            continue;
+        };
+        let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
+        let suites = ["udapl/tests", "datctl/tests"].map(|folder| shell::root().join(folder));
+        if suites.iter().any(|folder| source.starts_with(folder)) {
+            programs.push((format!("test-{name}"), path.into()));
+        }
+    }
+    for name in names {
+        let name = format!("test-{name}");
+        ensure!(
+            programs.iter().any(|(program, _)| *program == name),
+            "cargo test --no-run built no {name}"
+        );
+    }
+    Ok(programs)
 }
 
 /// Builds the NVMe target with the features of the tests, and returns its path.

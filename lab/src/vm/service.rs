@@ -107,11 +107,13 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
     ] {
         std::fs::write(folder.join(name), text)?;
     }
-    Ok(vec![
+    let mut programs = build::test_programs(&["dat"])?;
+    programs.extend([
         ("nvmeofd".to_owned(), build::nvmeofd()?),
         ("service".to_owned(), folder),
         c::alone(machine, "handover", include_str!("guest/handover.c"))?,
-    ])
+    ]);
+    Ok(programs)
 }
 
 fn judge(step: &Step) -> Result<String> {
@@ -120,6 +122,7 @@ fn judge(step: &Step) -> Result<String> {
         "functions" => return stock::judge(step),
         "sandboxed" => return sandboxed(step),
         "stored" => return stored(step),
+        "parked" => return vfio::judge::parked(step),
         _ => {}
     }
     let shown = SHOWN.iter().find(|(of, _)| *of == step.name);

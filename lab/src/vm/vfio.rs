@@ -6,16 +6,13 @@
 
 pub(super) mod judge;
 
-use std::path::Path;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::suite::{PATIENCE, Suite};
 use super::{build, c};
-use crate::shell;
 
 /// The guest's script.
 const SCRIPT: &str = include_str!("guest/vfio");
@@ -28,7 +25,7 @@ pub fn suite() -> Suite {
             modules: &["vfio", "vfio_iommu_type1", "vfio-pci"],
             packages: &[],
             script: SCRIPT,
-            variables: &["WAKEUP_WAITS"],
+            variables: &["WAKEUP_WAITS", "HANDOVERS"],
         },
         slots: Slots::Linked,
         memory: "1G",
@@ -49,11 +46,6 @@ const TESTED: [&str; 2] = ["dat", "vfio_user"];
 /// Builds and returns datctl, the NVMe target, the examples, our C program, and the test programs under the names
 /// test-PROGRAM.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
-    let mut build = build::cargo_test();
-    build.args(["--message-format", "json-render-diagnostics"]);
-    for name in TESTED {
-        build.args(["--test", name]);
-    }
     let mut programs = vec![
         ("datctl".to_owned(), build::datctl()?),
         build::example("demo")?,
@@ -61,33 +53,14 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
         ("nvmeofd".to_owned(), build::nvmeofd()?),
         c::alone(machine, "handover", include_str!("guest/handover.c"))?,
     ];
-    for line in shell::capture(build)?.lines() {
-        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
-        let (Some(path), Some(name)) = (
-            message["executable"].as_str(),
-            message["target"]["name"].as_str(),
-        ) else {
-            continue;
-        };
-        let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
-        let suites = ["udapl/tests", "datctl/tests"].map(|folder| shell::root().join(folder));
-        if suites.iter().any(|folder| source.starts_with(folder)) {
-            programs.push((format!("test-{name}"), path.into()));
-        }
-    }
-    for name in TESTED {
-        let name = format!("test-{name}");
-        ensure!(
-            programs.iter().any(|(program, _)| *program == name),
-            "cargo test --no-run built no {name}"
-        );
-    }
+    programs.extend(build::test_programs(&TESTED)?);
     Ok(programs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell;
 
     /// Returns the tests that the script runs, by module, from its lines `tests MODULE SECONDS TEST...`.
     fn asked() -> Vec<(&'static str, Vec<&'static str>)> {
@@ -120,6 +93,24 @@ mod tests {
                 let declared = format!("#[test]\nfn {test}()");
                 assert!(text.contains(&declared), "{module}::{test}");
             }
+        }
+    }
+
+    #[test]
+    fn every_test_of_module_restarted_that_a_script_asks_for_is_there() {
+        let path = shell::root().join("udapl/tests/dat/restarted.rs");
+        let text = std::fs::read_to_string(&path).expect("the module");
+        let scripts = [
+            include_str!("guest/steps"),
+            include_str!("guest/service-steps"),
+        ];
+        let words = scripts.iter().flat_map(|script| script.split_whitespace());
+        let asked: Vec<&str> = words
+            .filter_map(|word| word.strip_prefix("restarted::"))
+            .collect();
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        for test in asked {
+            assert!(text.contains(&format!("#[test]\nfn {test}()")), "{test}");
         }
     }
 }

@@ -23,6 +23,7 @@ pub fn judge(step: &Step) -> Result<String> {
         "demo" => demo(step),
         "functions" => functions(step),
         "given" => handover(step),
+        "parked" => parked(step),
         name if name.starts_with("ppoll-") => without_rings(step),
         "huge-pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
         _ => libtest::judge(step),
@@ -125,6 +126,35 @@ pub(in crate::vm) fn handover(step: &Step) -> Result<String> {
     ensure!(before > 0 && before == after, "it was reset: {line}");
     ensure!(end > after, "the last close did not reset it: {line}");
     Ok(line.to_owned())
+}
+
+/// Texts in the figures of the test `restarted`.
+const CHAINED: [&str; 5] = [
+    " handovers of 64 connections",
+    "counters of repetitions and errors are unchanged",
+    "longest time between two answers",
+    "without the adapter, ms",
+    "snapshot, KiB",
+];
+
+/// Checks that an adapter with its connections went from process to process, and that its function was not reset
+/// meanwhile. Returns the figures.
+pub(in crate::vm) fn parked(step: &Step) -> Result<String> {
+    let figures = libtest::figures(step)?;
+    for text in CHAINED {
+        ensure!(
+            figures.iter().any(|line| line.contains(text)),
+            "no figure contains {text:?}"
+        );
+    }
+    let resets = figures.iter().find(|line| line.starts_with("resets: "));
+    let resets = resets.context("no figure of resets")?;
+    let (before, after) = resets
+        .strip_prefix("resets: ")
+        .and_then(|it| it.strip_suffix(" after")?.split_once(" before, "))
+        .with_context(|| (*resets).to_owned())?;
+    ensure!(before.parse::<u64>()? > 0 && before == after, "{resets}");
+    Ok(figures.join("\n"))
 }
 
 /// Beginning of the error of a program that needs a disk and may not use io_uring (`driver::ReactorError::NoDisks`).
@@ -285,6 +315,29 @@ mod tests {
             let mut said = GONE_ON.to_vec();
             said.extend(["opened by 7", "the device wrote into memory of 8", resets]);
             assert_eq!(handover(&Step::succeeded("given", &said)).is_ok(), well);
+        }
+    }
+
+    #[test]
+    fn a_reset_of_a_parked_adapter_and_a_missing_figure_are_noticed() {
+        let all: Vec<String> = CHAINED.map(|text| format!("figure: 100{text} 1.0")).into();
+        let judged = |resets: &str, figures: &[String]| {
+            let resets = format!("figure: {resets}");
+            let passed = "test result: ok. 1 passed; 0 failed";
+            let said: Vec<&str> = ["on functions a and b", passed, &resets]
+                .into_iter()
+                .chain(figures.iter().map(String::as_str))
+                .collect();
+            judge(&Step::succeeded("parked", &said))
+        };
+        assert!(judged("resets: 4 before, 4 after", &all).is_ok());
+        assert!(judged("resets: 4 before, 5 after", &all).is_err());
+        assert!(judged("resets: 0 before, 0 after", &all).is_err());
+        for missing in 0..all.len() {
+            let mut some = all.clone();
+            some.remove(missing);
+            let judged = judged("resets: 4 before, 4 after", &some);
+            assert!(judged.is_err(), "{missing}");
         }
     }
 
