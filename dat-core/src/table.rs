@@ -53,8 +53,7 @@ impl<K: Key, V> Table<K, V> {
         slots.resize_with(values.len() + free.len(), || (K::null(), None));
         let empty = free.iter().map(|&key| (key, None));
         for (key, value) in values.map(|(key, value)| (key, Some(value))).chain(empty) {
-            let place = place_of(key).ok_or(TableError::Index(key))?;
-            let slot = slots.get_mut(place).ok_or(TableError::Index(key))?;
+            let slot = slots.get_mut(place_of(key)).ok_or(TableError::Index(key))?;
             // No key of a slot is null.
             if !slot.0.is_null() {
                 return Err(TableError::Repeated(key));
@@ -90,26 +89,42 @@ impl<K: Key, V> Table<K, V> {
             self.slots.push((key, None));
         }
         // PANIC: keys of empty slots are of slots of this table.
-        self.slots[place_of(key).expect("a slot")].1 = Some(value);
+        self.slots[place_of(key)].1 = Some(value);
         key
     }
 
     pub(crate) fn remove(&mut self, key: K) -> Option<V> {
-        let (of, value) = self.slots.get_mut(place_of(key)?)?;
+        let (of, value) = self.slots.get_mut(place_of(key))?;
         let value = value.take_if(|_| *of == key)?;
         *of = successor(key);
         self.free.push(*of);
         Some(value)
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: K) -> Option<&V> {
-        let (of, value) = self.slots.get(place_of(key)?)?;
-        value.as_ref().filter(|_| *of == key)
+        match self.slots.get(place_of(key)) {
+            Some((of, Some(value))) if *of == key => Some(value),
+            Some(_) | None => None,
+        }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        let (of, value) = self.slots.get_mut(place_of(key)?)?;
-        value.as_mut().filter(|_| *of == key)
+        match self.slots.get_mut(place_of(key)) {
+            Some((of, Some(value))) if *of == key => Some(value),
+            Some(_) | None => None,
+        }
+    }
+
+    /// Returns the place of a value, with which [`Table::at_mut`] finds it as long as it is not removed.
+    pub(crate) fn place(&self, key: K) -> Option<usize> {
+        self.contains_key(key).then(|| place_of(key))
+    }
+
+    #[inline]
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut V> {
+        self.slots.get_mut(place)?.1.as_mut()
     }
 
     /// Returns the keys and the values, by the index of the slot.
@@ -141,7 +156,7 @@ impl<K: Key, V> Table<K, V> {
     /// Returns whether the table has given out the key at some time. Generations wrap. A key counts as given out if its
     /// generation is less than 2^31 before the next generation of its slot.
     pub(crate) fn has_given_out(&self, key: K) -> bool {
-        let slot = place_of(key).and_then(|place| self.slots.get(place));
+        let slot = self.slots.get(place_of(key));
         let next = match slot {
             None => return false,
             Some((current, Some(_))) => successor(*current),
@@ -169,10 +184,13 @@ impl<K: Key, V> IndexMut<K> for Table<K, V> {
     }
 }
 
-/// Returns the place of the key's slot in the list of slots; `None` if the key has the index 0.
-fn place_of(key: impl Key) -> Option<usize> {
-    let index = key.data().as_ffi() & 0xffff_ffff;
-    usize::try_from(index).ok()?.checked_sub(1)
+/// Returns the place of the key's slot in the list of slots. No list is so long that it has a place for the index 0.
+#[inline]
+fn place_of(key: impl Key) -> usize {
+    // CAST: the lower 32 of 64 bits; widening, on every target of this crate.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    let index = key.data().as_ffi() as u32;
+    index.wrapping_sub(1) as usize
 }
 
 /// Returns the generation in a key.

@@ -13,6 +13,7 @@ use crate::handle::{EvdKey, HandleType, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
 use crate::ia::watched_evds::MAX_PER_CALL;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
+use crate::object::lmr::table::LmrTable;
 use crate::object::srq::Srq;
 use crate::object::srq::state::{SrqInput, SrqReport, SrqState, Watermark};
 use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
@@ -354,11 +355,24 @@ impl<P: Provider> Ia<P> {
         }
     }
 
+    /// Posts a buffer to the SRQ at a place of the table, which the caller has found by the handle. The caller updates
+    /// the doorbell record later, and posts again if the SRQ is full.
+    #[inline(always)]
+    pub(in crate::ia) fn post_to_srq_at<S: Segment>(
+        &mut self,
+        place: usize,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> Result<(), Refusal> {
+        let srq = self.srqs.at_mut(place).ok_or(Refusal::NoSrq)?;
+        post::<false, P, S>(srq, self.regions.table(), iov, cookie)
+    }
+
     /// Posts a buffer a second time, after the first post found the SRQ full. First reclaims completed buffers of
     /// endpoints without a receive EVD. Any other refusal is returned as an error.
     #[cold]
     #[inline(never)]
-    fn post_to_srq_again<const PUBLISH: bool, S: Segment>(
+    pub(in crate::ia) fn post_to_srq_again<const PUBLISH: bool, S: Segment>(
         &mut self,
         srq: SrqHandle,
         iov: &[S],
@@ -402,32 +416,7 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::NoSrq);
         }
         let srq = self.srqs.get_mut(srq.key).ok_or(Refusal::NoSrq)?;
-        if iov.len() > srq.max_recv_iov as usize {
-            return Err(Refusal::SrqSegments);
-        }
-        check(
-            iov,
-            Scope {
-                lmrs: self.regions.table(),
-                pz: srq.pz_index,
-                need: MemPrivFlags::LOCAL_WRITE,
-            },
-        )?;
-        if srq.is_full() {
-            return Err(Refusal::SrqFull);
-        }
-        match iov {
-            [one] if one.bytes() != 0 => {
-                let one = core::iter::once(one.data());
-                srq.queue.post_recv_unpublished(one, cookie.0)
-            }
-            _ => srq.queue.post_recv_unpublished(pieces(iov), cookie.0),
-        }
-        .map_err(|QueueFull| Refusal::SrqFull)?;
-        if PUBLISH {
-            srq.queue.publish();
-        }
-        Ok(())
+        post::<PUBLISH, P, S>(srq, self.regions.table(), iov, cookie)
     }
 
     /// Frees the slot of an SRQ buffer whose completion was dequeued or dropped.
@@ -436,4 +425,40 @@ impl<P: Provider> Ia<P> {
             srq.slot_returned();
         }
     }
+}
+
+/// Posts a buffer to an SRQ. Without `PUBLISH`, the caller updates the doorbell record later.
+#[inline(always)]
+fn post<const PUBLISH: bool, P: Provider, S: Segment>(
+    srq: &mut Srq<P>,
+    lmrs: &LmrTable,
+    iov: &[S],
+    cookie: DtoCookie,
+) -> Result<(), Refusal> {
+    if iov.len() > srq.max_recv_iov as usize {
+        return Err(Refusal::SrqSegments);
+    }
+    check(
+        iov,
+        Scope {
+            lmrs,
+            pz: srq.pz_index,
+            need: MemPrivFlags::LOCAL_WRITE,
+        },
+    )?;
+    if srq.is_full() {
+        return Err(Refusal::SrqFull);
+    }
+    match iov {
+        [one] if one.bytes() != 0 => {
+            let one = core::iter::once(one.data());
+            srq.queue.post_recv_unpublished(one, cookie.0)
+        }
+        _ => srq.queue.post_recv_unpublished(pieces(iov), cookie.0),
+    }
+    .map_err(|QueueFull| Refusal::SrqFull)?;
+    if PUBLISH {
+        srq.queue.publish();
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ use crate::object::ep::extension::{
 use crate::object::ep::request::{Operation, RdmaRead, RdmaWrite, Recv, Send};
 use crate::object::lmr::segment::{RmrTriplet, Segment};
 use crate::provider::{Provider, QueuePair, SharedReceiveQueue};
+use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
 
 /// A batch of posts to an endpoint ([`Ia::batch`]). Dropping it rings the doorbell, unless that was done earlier.
@@ -37,7 +38,10 @@ pub struct Batch<'a, P: Provider> {
 /// done earlier.
 pub struct SrqBatch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
+    /// The SRQ and its place in the table, which is valid while the batch borrows the IA. For an invalid handle,
+    /// `place` is one that no SRQ has.
     srq: SrqHandle,
+    place: usize,
     unpublished: bool,
 }
 
@@ -87,9 +91,11 @@ impl<P: Provider> Ia<P> {
         srq: SrqHandle,
         post: impl FnOnce(&mut SrqBatch<'_, P>) -> DatResult<T>,
     ) -> DatResult<T> {
+        let place = self.srqs.place(srq.key).filter(|_| srq.ia == self.id);
         post(&mut SrqBatch {
             ia: self,
             srq,
+            place: place.unwrap_or(usize::MAX),
             unpublished: false,
         })
     }
@@ -302,16 +308,32 @@ impl<P: Provider> SrqBatch<'_, P> {
     /// The errors of [`Ia::srq_post_recv`].
     #[inline(always)]
     pub fn recv<S: Segment>(&mut self, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
-        self.ia.post_to_srq::<false, S>(self.srq, iov, cookie)?;
+        match self.ia.post_to_srq_at(self.place, iov, cookie) {
+            Ok(()) => {}
+            Err(refusal) => self.recv_again(iov, cookie, refusal)?,
+        }
         self.unpublished = true;
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn recv_again<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        refusal: Refusal,
+    ) -> DatResult<()> {
+        let srq = self.srq;
+        self.ia
+            .post_to_srq_again::<false, S>(srq, iov, cookie, refusal)
     }
 }
 
 impl<P: Provider> Drop for SrqBatch<'_, P> {
     fn drop(&mut self) {
         if self.unpublished
-            && let Some(srq) = self.ia.srqs.get_mut(self.srq.key)
+            && let Some(srq) = self.ia.srqs.at_mut(self.place)
         {
             srq.queue.publish();
         }
