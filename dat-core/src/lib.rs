@@ -79,7 +79,7 @@ pub use ia::call::rmr::{RmrBinding, RmrParam};
 pub use ia::call::rsp::RspParam;
 pub use ia::call::srq::{SrqAttr, SrqParam};
 pub use ia::instance::{Ia, IaConfig, IaParam, Opened, TransportConfig};
-pub use ia::parking::{NotParked, NotResumed, Parked, UnclaimedIa};
+pub use ia::parking::{MAX_INSTANCES, NotParked, NotResumed, Parked, UnclaimedIas};
 pub use object::cno::Agent;
 pub use object::cr::Peer;
 pub use object::ep::attr::EpAttr;
@@ -130,9 +130,9 @@ pub mod recorder {
     };
 }
 
-/// Snapshots of parked instances: plain data ([`Ia::park`]).
+/// Snapshots of parked instances: plain data ([`Ia::park_all`]).
 pub mod snapshot {
-    pub use crate::ia::snapshot::{IaSnapshot, IaTables};
+    pub use crate::ia::snapshot::{AdapterTables, IaSnapshot, IaTables};
     pub use crate::object::snapshot::{
         BindingSnapshot, CnoSnapshot, CrSnapshot, EpSnapshot, EvdSnapshot, LmrSnapshot,
         PendingBindSnapshot, PspSnapshot, PzSnapshot, QueuedSnapshot, RmrSnapshot, RspSnapshot,

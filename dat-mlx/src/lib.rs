@@ -25,6 +25,7 @@ pub use config::{Participation, ProviderConfig};
 pub use network::{NetworkSnapshot, PendingMadSnapshot};
 pub use provider::{
     DownSnapshot, MlxProvider, NetworkCounters, NetworkState, OpenedProvider, ParkingProvider,
-    ProviderCounters, ProviderSnapshot, ProviderTables, RegionSnapshot, UnclaimedProvider,
+    ProviderCounters, ProviderInstance, ProviderSnapshot, ProviderTables, RegionSnapshot,
+    UnclaimedProvider,
 };
 pub use recorded::InWords;

@@ -66,7 +66,9 @@ pub use self::parking::{ParkingProvider, UnclaimedProvider};
 use self::reach::Down;
 pub use self::region::Region;
 use self::resuming::Resuming;
-pub use self::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
+pub use self::snapshot::{
+    DownSnapshot, ProviderInstance, ProviderSnapshot, ProviderTables, RegionSnapshot,
+};
 use crate::config::ProviderConfig;
 use crate::network::{CountersCopy, Network, NextHop};
 use crate::queues::{Cq, Qp, Srq};
@@ -146,8 +148,9 @@ pub struct MlxProvider {
     variants: Variants,
     /// Lines about datagrams that QP1 has dropped.
     log_mads_dropped: LogBudget,
-    /// State of a resumption that is not finished. Until then, no event is collected, and nothing is sent or received.
-    resuming: Option<Box<Resuming>>,
+    /// State of a resumption that is not finished, which all instances share. Until then, no event is collected, and
+    /// nothing is sent or received.
+    resuming: Option<Arc<Mutex<Resuming>>>,
 }
 
 impl MlxProvider {

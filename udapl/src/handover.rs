@@ -5,6 +5,10 @@
 //! makes an instance of the bytes and descriptors, in another process or in the same one. Handles, cookies, contexts
 //! and memory addresses stay. Peers notice only a pause.
 //!
+//! An adapter with several instances is parked as a whole: [`park_all`] takes all of them, and [`resume_all`] and
+//! [`adopt_all`] return as many, in the same order. The program's threads give their instances to the one that parks
+//! them.
+//!
 //! The bytes and descriptors go to the next process over a UNIX socket ([`await_receiver`], [`receive`]), or by
 //! systemd's descriptor store ([`store`], [`take_stored`]). Module [`driver::handover`] describes the protocol, and the
 //! rule by which only one process can have a handover. [`adopt`] follows that rule.
@@ -66,7 +70,7 @@ pub use format::{FormatError, MAX_WORDS};
 
 use crate::Ia;
 
-/// An instance that was parked. Its function is reset when the last duplicate of its descriptors is closed.
+/// The instances of an adapter that were parked. Their function is reset when the last duplicate of its descriptors is closed.
 #[derive(Debug)]
 pub struct Parked {
     /// The snapshot. Its form has versions: another version of this library may refuse it.
@@ -92,7 +96,36 @@ impl fmt::Debug for Resumed {
     }
 }
 
-/// Reasons why an instance was not parked.
+/// The instances of an adapter that were resumed.
+pub struct ResumedAll {
+    /// The instances, in the order in which [`park_all`] got them.
+    pub ias: Vec<Ia>,
+    /// The program's own bytes, as [`park_all`] got them.
+    pub words: Vec<u8>,
+}
+
+impl ResumedAll {
+    /// Returns the instance of a snapshot that has one.
+    fn only(self) -> Resumed {
+        let Self { mut ias, words } = self;
+        // PANIC: `read` refuses several instances for calls that return one, and a snapshot without any is refused.
+        let ia = ias.pop().expect("an instance");
+        Resumed { ia, words }
+    }
+}
+
+impl fmt::Debug for ResumedAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let adapter = self.ias.first().map(|ia| ia.provider().hca().name());
+        let mut out = f.debug_struct("ResumedAll");
+        out.field("adapter", &adapter);
+        out.field("instances", &self.ias.len());
+        out.field("words", &self.words.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reasons why instances were not parked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParkFailure {
@@ -102,7 +135,7 @@ pub enum ParkFailure {
         /// Their number.
         bytes: usize,
     },
-    /// The instance cannot be parked.
+    /// The instances cannot be parked.
     #[error(transparent)]
     Instance(#[from] ParkError),
     /// The snapshot cannot be written.
@@ -110,34 +143,40 @@ pub enum ParkFailure {
     Format(#[from] FormatError),
 }
 
-/// An instance that was not parked.
+/// Instances that were not parked.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotParked {
-    /// The instance. It is in a mutex because an `Ia` is not `Sync`, and an error must be.
-    ia: Mutex<Option<Box<Ia>>>,
+    /// The instances. They are in a mutex because an `Ia` is not `Sync`, and an error must be.
+    ias: Mutex<Vec<Ia>>,
     /// The reason.
     #[source]
     pub error: ParkFailure,
 }
 
 impl NotParked {
-    fn new(ia: Option<Ia>, error: ParkFailure) -> Self {
-        let ia = Mutex::new(ia.map(Box::new));
-        Self { ia, error }
+    fn new(ias: Vec<Ia>, error: ParkFailure) -> Self {
+        let ias = Mutex::new(ias);
+        Self { ias, error }
     }
 
-    /// Returns the instance, which goes on. If the last step of the parking was refused, earlier wakers, descriptors
-    /// and [`Adapter`](crate::Adapter) values are of no use any more, and the recorder and measurements begin anew.
-    /// `None` if the instance could not go on; its device is stopped then.
+    /// Returns the instances, which go on, in the order in which they were given. If the last step of the parking was
+    /// refused, earlier wakers, descriptors and [`Adapter`](crate::Adapter) values are of no use any more, and recorders
+    /// and measurements begin anew. None if the instances could not go on; their device is stopped then.
+    #[must_use]
+    pub fn into_ias(self) -> Vec<Ia> {
+        let ias = self.ias.into_inner();
+        ias.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the instance that [`park`] got, as [`NotParked::into_ias`]. `None` if it could not go on.
     #[must_use]
     pub fn into_ia(self) -> Option<Ia> {
-        let ia = self.ia.into_inner();
-        ia.unwrap_or_else(PoisonError::into_inner).map(|ia| *ia)
+        self.into_ias().pop()
     }
 }
 
-/// Reasons why an instance was not resumed.
+/// Reasons why instances were not resumed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ResumeFailure {
@@ -159,12 +198,12 @@ pub enum ResumeFailure {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NotAdopted {
-    /// The snapshot cannot be read, or it is not that of these descriptors, or this process cannot have the instance:
-    /// an address or the number of the instance is in use. The offer is unchanged.
+    /// The snapshot cannot be read, or it is not that of these descriptors, or this process cannot have the instances:
+    /// an address or the number of an instance is in use, or the call adopts one and there are several. The offer is unchanged.
     #[error("the offer is refused: {error}")]
     Refused {
-        /// The offer. If the caller refuses or drops its claim, the process that has parked the instance can go on with
-        /// it, and a stored offer stays in the store. If the caller takes the claim and drops the descriptors, the
+        /// The offer. If the caller refuses or drops its claim, the process that has parked the instances can go on with
+        /// them, and a stored offer stays in the store. If the caller takes the claim and drops the descriptors, the
         /// function is reset, and can be opened as usual.
         offer: Box<Offer>,
         /// The reason.
@@ -181,10 +220,10 @@ pub enum NotAdopted {
         #[source]
         error: HandoverError,
     },
-    /// The instance was not resumed after the offer was claimed.
+    /// The instances were not resumed after the offer was claimed.
     #[error("the instance is not resumed: {error}")]
     Resume {
-        /// The offer's snapshot and descriptors, if the device is unchanged: the caller can repeat [`resume`]. If
+        /// The offer's snapshot and descriptors, if the device is unchanged: the caller can repeat [`resume_all`]. If
         /// they are dropped, or there are none, the function is reset as soon as the process that has parked it has
         /// closed its descriptors, too, and can then be opened as usual.
         parked: Option<Parked>,
@@ -194,7 +233,7 @@ pub enum NotAdopted {
     },
 }
 
-/// An instance that was not resumed.
+/// Instances that were not resumed.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotResumed {
@@ -214,13 +253,24 @@ pub struct NotResumed {
 /// # Errors
 /// [`NotParked`], with the instance and the reason.
 pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
+    park_all(vec![ia], words)
+}
+
+/// Parks all instances of an adapter together, as [`park`] does with one; at most
+/// [`MAX_INSTANCES`](dat_core::MAX_INSTANCES). [`resume_all`] and [`adopt_all`] return them in the order of `ias`.
+///
+/// # Errors
+/// [`NotParked`], with the instances and the reason. [`ParkError::Instances`], [`ParkError::OtherAdapter`],
+/// [`ParkError::NoInstance`]: an instance of the adapter is missing from the list, one is of another adapter, or the
+/// list is empty.
+pub fn park_all(ias: Vec<Ia>, words: &[u8]) -> Result<Parked, NotParked> {
     let bytes = words.len();
     if bytes > MAX_WORDS {
-        return Err(NotParked::new(Some(ia), ParkFailure::Words { bytes }));
+        return Err(NotParked::new(ias, ParkFailure::Words { bytes }));
     }
-    let (snapshot, descriptors) = match ia.park() {
+    let (snapshot, descriptors) = match Ia::park_all(ias) {
         Ok(parked) => parked,
-        Err(refused) => return Err(NotParked::new(refused.ia, refused.error.into())),
+        Err(refused) => return Err(NotParked::new(refused.ias, refused.error.into())),
     };
     match format::write(&snapshot, words) {
         Ok(snapshot) => Ok(Parked {
@@ -228,12 +278,13 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
             descriptors,
         }),
         Err(error) => {
-            let ia = Ia::resume(&snapshot, descriptors, &Claimed::by_caller());
-            let ia = ia.inspect_err(|refused| {
+            let ias = Ia::resume_all(&snapshot, descriptors, &Claimed::by_caller());
+            let ias = ias.unwrap_or_else(|refused| {
                 let error = &refused.error;
-                tracing::error!(%error, "an instance that was not parked cannot go on");
+                tracing::error!(%error, "instances that were not parked cannot go on");
+                Vec::new()
             });
-            Err(NotParked::new(ia.ok(), error.into()))
+            Err(NotParked::new(ias, error.into()))
         }
     }
 }
@@ -247,6 +298,22 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
     adopt_if(offer, |_| Ok(())).map(|(resumed, ())| resumed)
 }
 
+/// Does the same as [`adopt`] with all instances in the offer.
+///
+/// # Errors
+/// [`NotAdopted`].
+pub fn adopt_all(offer: Offer) -> Result<ResumedAll, NotAdopted> {
+    adopt_some(offer, Wanted::All, |_| Ok(())).map(|(resumed, ())| resumed)
+}
+
+/// The instances that a call returns.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// The only one. A snapshot with several instances is refused.
+    One,
+    All,
+}
+
 /// Does the same as [`adopt`], if `may` accepts the program's own bytes. It comes before all other checks. Returns its
 /// result, too.
 ///
@@ -256,7 +323,16 @@ pub(crate) fn adopt_if<T>(
     offer: Offer,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(Resumed, T), NotAdopted> {
-    let (tables, words, accepted) = match read(&offer.snapshot, may) {
+    let (all, accepted) = adopt_some(offer, Wanted::One, may)?;
+    Ok((all.only(), accepted))
+}
+
+fn adopt_some<T>(
+    offer: Offer,
+    wanted: Wanted,
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(ResumedAll, T), NotAdopted> {
+    let (tables, words, accepted) = match read(&offer.snapshot, wanted, may) {
         Ok(read) => read,
         Err(error) => {
             let offer = Box::new(offer);
@@ -275,7 +351,7 @@ pub(crate) fn adopt_if<T>(
             claim,
         })
     };
-    let unclaimed = match Ia::check(&tables, descriptors) {
+    let unclaimed = match Ia::check_all(&tables, descriptors) {
         Ok(unclaimed) => unclaimed,
         Err(refused) => {
             // A check that is refused has changed nothing, so the descriptors are there.
@@ -294,9 +370,9 @@ pub(crate) fn adopt_if<T>(
         }
     };
     match unclaimed.go_on(&claimed) {
-        Ok(ia) => {
+        Ok(ias) => {
             claimed.end(Ok(()));
-            Ok((Resumed { ia, words }, accepted))
+            Ok((ResumedAll { ias, words }, accepted))
         }
         Err(refused) => {
             claimed.end(Err(&refused.error.to_string()));
@@ -324,6 +400,19 @@ pub fn resume(parked: Parked) -> Result<Resumed, NotResumed> {
     resume_if(&snapshot, descriptors, |_| Ok(())).map(|(resumed, ())| resumed)
 }
 
+/// Does the same as [`resume`] with all instances that were parked together.
+///
+/// # Errors
+/// [`NotResumed`].
+pub fn resume_all(parked: Parked) -> Result<ResumedAll, NotResumed> {
+    let Parked {
+        snapshot,
+        descriptors,
+    } = parked;
+    let resumed = resume_some(&snapshot, descriptors, Wanted::All, |_| Ok(()));
+    resumed.map(|(resumed, ())| resumed)
+}
+
 /// Does the same as [`resume`], if `may` accepts the program's own bytes. It comes before all other checks. Returns its
 /// result, too.
 ///
@@ -334,7 +423,17 @@ pub(crate) fn resume_if<T>(
     descriptors: Vec<NamedFd>,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(Resumed, T), NotResumed> {
-    let (snapshot, words, accepted) = match read(snapshot, may) {
+    let (all, accepted) = resume_some(snapshot, descriptors, Wanted::One, may)?;
+    Ok((all.only(), accepted))
+}
+
+fn resume_some<T>(
+    snapshot: &[u8],
+    descriptors: Vec<NamedFd>,
+    wanted: Wanted,
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(ResumedAll, T), NotResumed> {
+    let (snapshot, words, accepted) = match read(snapshot, wanted, may) {
         Ok(read) => read,
         Err(error) => {
             return Err(NotResumed {
@@ -343,8 +442,8 @@ pub(crate) fn resume_if<T>(
             });
         }
     };
-    match Ia::resume(&snapshot, descriptors, &Claimed::by_caller()) {
-        Ok(ia) => Ok((Resumed { ia, words }, accepted)),
+    match Ia::resume_all(&snapshot, descriptors, &Claimed::by_caller()) {
+        Ok(ias) => Ok((ResumedAll { ias, words }, accepted)),
         Err(refused) => Err(NotResumed {
             descriptors: refused.handover,
             error: refused.error.into(),
@@ -353,11 +452,20 @@ pub(crate) fn resume_if<T>(
 }
 
 /// Reads a snapshot with the program's own bytes, and lets `may` check these.
+///
+/// # Errors
+/// The bytes cannot be read or are refused, or one instance is wanted and there are several.
 fn read<T>(
     snapshot: &[u8],
+    wanted: Wanted,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(IaSnapshot<MlxProvider>, Vec<u8>, T), ResumeFailure> {
     let (tables, words) = format::read::<MlxProvider>(snapshot)?;
+    let count = tables.instances.len();
+    match wanted {
+        Wanted::One if count > 1 => return Err(ResumeError::Instances { count }.into()),
+        Wanted::One | Wanted::All => {}
+    }
     let accepted = may(&words).map_err(|why| ResumeFailure::Words { why })?;
     Ok((tables, words, accepted))
 }

@@ -1,7 +1,10 @@
-//! The state of an adapter with one instance that is parked and resumed.
+//! The state of an adapter that is parked and resumed with all of its instances.
 //!
 //! All arrivals were handled before, so only the connection manager is written out. The resumption derives listeners
-//! from the service points, and the number of connections from endpoints and requests. The instance gets the index 0.
+//! from the service points, and the number of connections from endpoints and requests. The instances get their places
+//! in the snapshot as their indices, because they are added in that order to an adapter without instances.
+
+use std::collections::BTreeMap;
 
 use super::{Adapter, InstanceIndex, Point, State};
 use crate::cm::{Cm, CmSnapshot, Config, ListenId};
@@ -22,14 +25,21 @@ impl Adapter {
 }
 
 impl State {
-    /// Writes the connection manager out. Each connection that has an owner gets the instance as owner, also one of an
-    /// instance that has ended: such a connection only waits for its end.
-    pub(crate) fn park(&self, now: Nanos) -> CmSnapshot {
+    /// Writes the connection manager out. `order` has the indices of the instances. The owner of a connection becomes
+    /// the place of its instance in `order`. A connection of an instance that has ended gets no owner: it only waits
+    /// for its end.
+    pub(crate) fn park(&self, now: Nanos, order: &[InstanceIndex]) -> CmSnapshot {
+        let places: BTreeMap<u32, u32> = order.iter().map(|index| index.0).zip(0..).collect();
         let mut snapshot = self.cm.park(now);
         for conn in &mut snapshot.conns {
-            conn.owner = conn.owner.map(|_| 0);
+            conn.owner = conn.owner.and_then(|owner| places.get(&owner).copied());
         }
         snapshot
+    }
+
+    /// Returns the numbers of the instances.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.queues.iter().flatten().map(|queue| queue.number)
     }
 
     /// Returns whether an instance has arrivals that it has not handled.
@@ -45,7 +55,7 @@ impl State {
         self.points.get(listen).is_some_and(|point| point.shared)
     }
 
-    /// Replaces the connection manager and removes the instance, which is added again.
+    /// Replaces the connection manager and removes the instances, which are added again.
     pub(crate) fn replace(&mut self, cm: Cm) {
         self.cm = cm;
         self.queues.clear();
@@ -53,7 +63,7 @@ impl State {
     }
 
     /// Directs requests at a listener to an instance that has listened there before. Returns false if another service
-    /// point has the listener, or if the listener does not listen at `service_id`.
+    /// point has the listener and they do not share it, or if the listener does not listen at `service_id`.
     pub(crate) fn listen_again(
         &mut self,
         instance_index: InstanceIndex,
@@ -62,6 +72,14 @@ impl State {
     ) -> bool {
         if self.cm.listener(service_id) != Some(listen) {
             return false;
+        }
+        if let Some(point) = self.points.get_mut(listen) {
+            let may_share = shared && point.shared;
+            if !may_share || point.instance_indices.contains(&instance_index) {
+                return false;
+            }
+            point.instance_indices.push(instance_index);
+            return true;
         }
         let point = Point {
             instance_indices: vec![instance_index],

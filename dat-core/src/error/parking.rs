@@ -9,15 +9,44 @@ use crate::table::TableError;
 /// and `hw-mlx` have the same one.
 pub(crate) const MOST_COUNTED: u64 = 1 << 56;
 
-/// Reason why an instance was not parked.
+/// Reason why instances were not parked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParkError {
-    /// The adapter has other instances. The function is parked with one instance.
-    #[error("the adapter has {count} instances: close all but one before the parking")]
+    /// No instance was given.
+    #[error("no instance was given")]
+    NoInstance,
+    /// An instance of the adapter was not given. All of them are parked together.
+    #[error(
+        "the adapter has {count} instances, and {given} were given: give IA {missing}, too, or close it before the parking"
+    )]
     Instances {
-        /// Number of instances, including this one.
+        /// Number of instances of the adapter.
         count: usize,
+        /// Number of instances that were given.
+        given: usize,
+        /// Number of an instance that was not given, which is in its handles.
+        missing: u32,
+    },
+    /// An instance is of another adapter than the first one.
+    #[error("IA {number} is of another adapter ({other}) than IA {first} ({adapter})")]
+    OtherAdapter {
+        /// Number of the instance.
+        number: u32,
+        /// Name of its adapter.
+        other: String,
+        /// Number of the first instance.
+        first: u32,
+        /// Name of the adapter of the first instance.
+        adapter: String,
+    },
+    /// The adapter has more instances than a snapshot may have.
+    #[error("{count} instances were given; at most {most} are parked together")]
+    TooManyInstances {
+        /// Number of instances.
+        count: usize,
+        /// The limit.
+        most: usize,
     },
     /// The device is dead.
     #[error("the device of {adapter} is dead")]
@@ -56,8 +85,11 @@ pub enum ParkError {
         count: usize,
     },
     /// The recorder has a keeper, which is a function of the program.
-    #[error("the recorder has a keeper: stop the recorder before the parking")]
-    Keeper,
+    #[error("the recorder of IA {number} has a keeper: stop the recorder before the parking")]
+    Keeper {
+        /// Number of the instance.
+        number: u32,
+    },
     /// Another process cannot have the memory of a region.
     #[error("the memory of {lmr:?} cannot be parked: {error}")]
     Region {
@@ -133,9 +165,26 @@ pub enum ResumeError {
         /// The number.
         number: u32,
     },
+    /// The snapshot has several instances, and the call resumes one. They are resumed together.
+    #[error("the snapshot has {count} instances: resume all of them together")]
+    Instances {
+        /// Number of instances.
+        count: usize,
+    },
 }
 
 impl ResumeError {
+    /// Returns the error with the number of the instance whose tables it is about.
+    pub(crate) fn of_instance(mut self, number: u32) -> Self {
+        match &mut self {
+            Self::OutOfRange { table, .. }
+            | Self::Snapshot { table, .. }
+            | Self::Device { table, .. } => table.insert_str(0, &format!("IA {number}: ")),
+            Self::Clock { .. } | Self::Number { .. } | Self::Instances { .. } => {}
+        }
+        self
+    }
+
     /// Returns the error for impossible values.
     pub(crate) fn snapshot(table: impl ToString, what: impl Into<String>) -> Self {
         let (table, what) = (table.to_string(), what.into());

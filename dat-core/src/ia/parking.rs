@@ -1,9 +1,9 @@
-//! An instance that outlives its process.
+//! Instances that outlive their process.
 //!
-//! [`Ia::park`] turns an instance, the only one of its adapter, into a snapshot, which is plain data, and the
-//! provider's descriptors. The device goes on with the work that it has. [`Ia::resume`] makes an instance of them, in
-//! another process or in the same one. Handles keep their numbers, and later handles are those that the parked instance
-//! would have given out.
+//! [`Ia::park_all`] turns the instances of an adapter, all of them together, into a snapshot, which is plain data, and
+//! the provider's descriptors. The device goes on with the work that it has. [`Ia::resume_all`] makes as many instances
+//! of them, in the same order, in another process or in the same one. Handles keep their numbers, and later handles are
+//! those that the parked instance would have given out.
 //!
 //! ```text
 //!   the old process                                       the new process
@@ -18,13 +18,13 @@
 //!                                                         progress: device events, then timers, then completions
 //! ```
 //!
-//! Before the instance is written out, device events that have arrived, effects of completions, and events of the
+//! Before the instances are written out, device events that have arrived, effects of completions, and events of the
 //! connection manager are handled, so the tables have none of them. Device events that come later are in the provider's
 //! snapshot. Datagrams that one call does not take stay in the device's receives, and completions that were not polled
 //! in their queues.
 //!
-//! `resume` does not trust the snapshot. The error names the value that is wrong. If the provider was resumed before,
-//! it is then dropped, which stops the device.
+//! `resume_all` does not trust the snapshot. The error names the value that is wrong, and the instance. If the device
+//! was resumed before, its instances are then dropped, which stops it.
 //!
 //! The recorder, measured latencies, the text of the last device error, limits and spans of the log, and questions of
 //! observers belong to the process. They are not in the snapshot.
@@ -37,7 +37,7 @@ mod resuming;
 mod writing;
 
 use core::fmt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::adapter::Adapter;
@@ -46,193 +46,260 @@ use crate::error::parking::{ParkError, ResumeError};
 use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
 use crate::ia::instance::{Ia, cm_config};
 use crate::ia::number::IaNumber;
-use crate::ia::snapshot::{IaSnapshot, IaTables};
+use crate::ia::snapshot::{AdapterTables, IaSnapshot, IaTables};
 use crate::object::evd::mode::Waiter;
 use crate::provider::{ParkProvider, Provider};
 
+/// Maximum number of instances that are parked and resumed together. A device may allow fewer: instances that have ended
+/// may count, too.
+pub const MAX_INSTANCES: usize = 60;
 /// Maximum number of calls that receive datagrams at the resumption. Each of them takes a bounded number, and a peer
 /// may send faster than they are handled.
 const DATAGRAM_CALLS: u32 = 1_024;
 
-/// An instance that was not parked.
+/// Instances that were not parked.
 pub struct NotParked<P: Provider> {
-    /// The instance, which can be used as before. If its tables or the last step were refused, the recorder and the
-    /// measurements are as after a resumption: the configured ones have begun anew, and those that the program had
-    /// started by a call are off. Wakers, the descriptor and handles of the provider that the program had are of no use
-    /// any more: the program asks the instance for new ones. `None` if the provider could then not go on; it was
-    /// dropped, which stops the device.
-    pub ia: Option<Ia<P>>,
+    /// The instances, in the order in which they were given. They can be used as before. If their tables or the last
+    /// step were refused, the recorders and the measurements are as after a resumption: the configured ones have begun
+    /// anew, and those that the program had started by a call are off. Wakers, the descriptors and handles of the
+    /// provider that the program had are of no use any more: the program asks the instances for new ones. None if the
+    /// provider could then not go on; it was dropped, which stops the device.
+    pub ias: Vec<Ia<P>>,
     /// The reason.
     pub error: ParkError,
 }
 
-/// An instance that was not resumed.
+/// Instances that were not resumed.
 pub struct NotResumed<P: ParkProvider> {
     /// The descriptors, if the device goes on and can be resumed. `None` if the device is stopped: it has confirmed
-    /// only a part of the provider's snapshot, or the provider was dropped because the snapshot of the instance was
+    /// only a part of the provider's snapshot, or the provider was dropped because the snapshot of an instance was
     /// refused.
     pub handover: Option<P::Handover>,
     /// The reason.
     pub error: ResumeError,
 }
 
-/// A parked instance that this process may not use yet. If it is dropped, the device stays parked.
+/// Parked instances that this process may not use yet. If they are dropped, the device stays parked.
 #[must_use]
-pub struct UnclaimedIa<'a, P: ParkProvider> {
+pub struct UnclaimedIas<'a, P: ParkProvider> {
     provider: P::Unclaimed<'a>,
-    tables: &'a IaTables<P>,
+    tables: Tables<'a, P>,
     cm: Cm,
-    number: IaNumber,
+    numbers: Vec<IaNumber>,
 }
 
-impl<P: ParkProvider> UnclaimedIa<'_, P> {
-    /// Gives the handover back. The device is as before, and the number is free again.
+/// The tables of an adapter and of its instances.
+struct Tables<'a, P: ParkProvider> {
+    adapter: &'a AdapterTables,
+    instances: &'a [IaTables<P>],
+}
+
+impl<P: ParkProvider> UnclaimedIas<'_, P> {
+    /// Gives the handover back. The device is as before, and the numbers are free again.
     #[must_use]
     pub fn give_back(self) -> P::Handover {
         P::give_back(self.provider)
     }
 
-    /// Goes on with the instance. The first [`Ia::progress`], or the first wait, ends connections that broke meanwhile,
-    /// and handles overdue timers.
+    /// Goes on with the instances, and returns them in the order in which they were parked. The first [`Ia::progress`]
+    /// of each, or its first wait, ends connections that broke meanwhile, and handles overdue timers.
     ///
     /// # Errors
     /// [`NotResumed`] with the reason: the device is not as the snapshot says ([`ResumeError::Device`],
     /// [`ResumeError::OutOfRange`], [`ResumeError::Snapshot`]).
-    pub fn go_on(self, proof: &P::Proof) -> Result<Ia<P>, Box<NotResumed<P>>> {
+    pub fn go_on(self, proof: &P::Proof) -> Result<Vec<Ia<P>>, Box<NotResumed<P>>> {
         let Self {
             provider,
             tables,
             cm,
-            number,
+            numbers,
         } = self;
         let not_resumed = |handover, error| Box::new(NotResumed { handover, error });
-        let provider = P::go_on(provider, proof).map_err(|(handover, error)| {
+        let providers = P::go_on(provider, proof).map_err(|(handover, error)| {
             not_resumed(handover, ResumeError::device("the provider", &error))
         })?;
-        resume_tables(provider, (tables, cm), number, None)
+        let adapter = Arc::new(Adapter::resume(cm));
+        resume_tables(providers, &tables, numbers, &adapter)
             .map_err(|error| not_resumed(None, error))
     }
 }
 
-/// Snapshot of an instance, and what goes along with it.
+/// Snapshot of the instances of an adapter, and what goes along with it.
 pub type Parked<P> = (IaSnapshot<P>, <P as ParkProvider>::Handover);
 
 impl<P: ParkProvider> Ia<P> {
-    /// Parks the instance. If the snapshot is resumed, the peers notice nothing but time that passes.
+    /// Parks the only instance of an adapter: [`Ia::park_all`] with this instance.
     ///
     /// # Errors
-    /// [`NotParked`] with the instance, and the reason:
+    /// As [`Ia::park_all`].
+    pub fn park(self) -> Result<Parked<P>, Box<NotParked<P>>> {
+        Self::park_all(vec![self])
+    }
+
+    /// Parks all instances of an adapter together, at most [`MAX_INSTANCES`]. If the snapshot is resumed, the peers
+    /// notice nothing but time that passes.
     ///
-    /// - [`ParkError::Instances`], [`ParkError::Dead`], [`ParkError::Requested`];
+    /// # Errors
+    /// [`NotParked`] with the instances in their order, and the reason:
+    ///
+    /// - the list is empty ([`ParkError::NoInstance`]) or too long ([`ParkError::TooManyInstances`]), an instance is
+    ///   missing from it ([`ParkError::Instances`]), or one is of another adapter ([`ParkError::OtherAdapter`]);
+    /// - [`ParkError::Dead`], [`ParkError::Requested`];
     /// - a thread waits ([`ParkError::EvdWaiter`], [`ParkError::CnoWaiter`]);
-    /// - the instance has functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`],
+    /// - an instance has functions of the program ([`ParkError::Agent`], [`ParkError::Watchers`],
     ///   [`ParkError::Keeper`]);
     /// - [`ParkError::Region`]: another process cannot have the memory of a region; [`ParkError::Memory`]: the program
     ///   still has it;
-    /// - [`ParkError::Tables`]: no process could resume the instance, which is a bug of this crate;
+    /// - [`ParkError::Tables`]: no process could resume the instances, which is a bug of this crate;
     /// - [`ParkError::Provider`].
-    pub fn park(mut self) -> Result<Parked<P>, Box<NotParked<P>>> {
-        if let Err(error) = self.check_parkable() {
-            return Err(self.not_parked(error));
-        }
-        self.handle_arrivals();
+    pub fn park_all(mut ias: Vec<Self>) -> Result<Parked<P>, Box<NotParked<P>>> {
+        let not_parked = |ias, error| Err(Box::new(NotParked { ias, error }));
+        let adapter = match check_parkable(&ias) {
+            Ok(adapter) => adapter,
+            Err(error) => return not_parked(ias, error),
+        };
+        handle_arrivals(&mut ias, &adapter);
         // The device may have died meanwhile.
-        if let Err(error) = self.check_parkable() {
-            return Err(self.not_parked(error));
+        if let Err(error) = check_parkable(&ias) {
+            return not_parked(ias, error);
         }
-        let (now, limits) = (self.provider.now(), self.provider.limits().clone());
+        // PANIC: `check_parkable` refuses an empty list.
+        let first = &ias.first().expect("an instance").provider;
+        let (now, limits) = (first.now(), first.limits().clone());
         // PANIC: an IA that exists is open.
-        let provider = self.provider.take().expect("an IA that is open");
-        let mut parking = match provider.begin_parking() {
+        let providers = ias
+            .iter_mut()
+            .map(|ia| ia.provider.take().expect("an IA that is open"));
+        let mut parking = match P::begin_parking(providers.collect()) {
             Ok(parking) => parking,
-            Err((provider, error)) => {
-                self.provider.put_back(provider);
-                return Err(self.not_parked(ParkError::Provider(error)));
+            Err((providers, error)) => {
+                for (ia, provider) in ias.iter_mut().zip(providers) {
+                    ia.provider.put_back(provider);
+                }
+                return not_parked(ias, ParkError::Provider(error));
             }
         };
-        let tables = self.write_out(&mut parking, now, limits);
-        let adapter = Arc::clone(&self.adapter);
-        // PANIC: an instance that is written out has its number. The instance may have to go on, so no other one gets
-        // the number meanwhile.
-        let number = self.number.take().expect("the number");
+        let instances = ias.iter_mut().map(|ia| ia.write_out(&mut parking));
+        let instances: Vec<_> = instances.collect();
+        let order: Vec<_> = ias.iter().map(|ia| ia.instance_index).collect();
+        let cm = adapter.lock().park(now, &order);
+        let tables = AdapterTables { limits, cm };
+        // PANIC: an instance that is written out has its number. The instances may have to go on, so no other ones get
+        // the numbers meanwhile.
+        let numbers = ias
+            .iter_mut()
+            .map(|ia| ia.number.take().expect("the number"));
+        let numbers: Vec<IaNumber> = numbers.collect();
         // The objects are in the tables.
-        drop(self);
-        let checked = checking::check(&tables, now).map_err(ParkError::Tables);
+        drop(ias);
+        let checked = checking::check(&tables, &instances, now).map_err(ParkError::Tables);
         let finished = match checked {
             Ok(_) => P::finish_parking(parking)
                 .map_err(|(parking, error)| (parking, ParkError::Provider(error))),
             Err(error) => Err((parking, error)),
         };
         match finished {
-            Ok((provider, handover)) => Ok((IaSnapshot { provider, tables }, handover)),
-            Err((parking, error)) => Err(Box::new(NotParked {
-                ia: go_on(parking, &tables, number, adapter),
-                error,
-            })),
+            Ok((provider, handover)) => {
+                let adapter = tables;
+                let snapshot = IaSnapshot {
+                    provider,
+                    adapter,
+                    instances,
+                };
+                Ok((snapshot, handover))
+            }
+            Err((parking, error)) => {
+                let tables = Tables {
+                    adapter: &tables,
+                    instances: &instances,
+                };
+                not_parked(go_on(parking, &tables, numbers, &adapter), error)
+            }
         }
     }
 
-    /// Goes on with an instance that this or another process has parked: [`Ia::check`] and [`UnclaimedIa::go_on`] in
-    /// one.
+    /// Goes on with the only instance of an adapter that this or another process has parked: [`Ia::resume_all`] for a
+    /// snapshot with one instance.
     ///
     /// # Errors
-    /// [`NotResumed`], as those calls.
+    /// [`NotResumed`], as [`Ia::resume_all`]. [`ResumeError::Instances`]: the snapshot has several instances. Nothing
+    /// was changed.
     pub fn resume(
         snapshot: &IaSnapshot<P>,
         handover: P::Handover,
         proof: &P::Proof,
     ) -> Result<Self, Box<NotResumed<P>>> {
-        Self::check(snapshot, handover)?.go_on(proof)
+        let count = snapshot.instances.len();
+        if count > 1 {
+            let error = ResumeError::Instances { count };
+            return Err(not_checked(handover, error));
+        }
+        let mut all = Self::resume_all(snapshot, handover, proof)?;
+        // PANIC: a snapshot without instances is refused, and there are as many instances as in the snapshot.
+        Ok(all.pop().expect("an instance"))
     }
 
-    /// Takes the number of a parked instance, makes a provider of what was parked with it, as far as that needs no
-    /// command, and checks the tables of the instance. The device is not changed, so this comes before the claim of a
-    /// handover.
+    /// Goes on with the instances of an adapter that this or another process has parked: [`Ia::check_all`] and
+    /// [`UnclaimedIas::go_on`] in one.
     ///
     /// # Errors
-    /// [`NotResumed`] with the handover and the reason. [`ResumeError::Number`]: an IA of this process has the number.
-    /// [`ResumeError::Device`]: the provider refused its snapshot. [`ResumeError::Clock`],
-    /// [`ResumeError::OutOfRange`] and [`ResumeError::Snapshot`]: no instance has such tables.
-    pub fn check(
+    /// [`NotResumed`], as those calls.
+    pub fn resume_all(
         snapshot: &IaSnapshot<P>,
         handover: P::Handover,
-    ) -> Result<UnclaimedIa<'_, P>, Box<NotResumed<P>>> {
-        let IaSnapshot { provider, tables } = snapshot;
-        let not_resumed = |handover, error| {
-            Box::new(NotResumed {
-                handover: Some(handover),
-                error,
-            })
-        };
-        let number = match IaNumber::take(tables.number) {
-            Ok(number) => number,
-            Err(error) => return Err(not_resumed(handover, error)),
+        proof: &P::Proof,
+    ) -> Result<Vec<Self>, Box<NotResumed<P>>> {
+        Self::check_all(snapshot, handover)?.go_on(proof)
+    }
+
+    /// Takes the numbers of parked instances, all or none, makes a device of what was parked with them, as far as that
+    /// needs no command, and checks the tables of the adapter and of the instances. The device is not changed, so this
+    /// comes before the claim of a handover.
+    ///
+    /// # Errors
+    /// [`NotResumed`] with the handover and the reason. [`ResumeError::Number`]: an IA of this process has one of the
+    /// numbers. [`ResumeError::Device`]: the provider refused its snapshot. [`ResumeError::Clock`],
+    /// [`ResumeError::OutOfRange`] and [`ResumeError::Snapshot`]: no adapter has such tables.
+    pub fn check_all(
+        snapshot: &IaSnapshot<P>,
+        handover: P::Handover,
+    ) -> Result<UnclaimedIas<'_, P>, Box<NotResumed<P>>> {
+        let IaSnapshot {
+            provider,
+            adapter,
+            instances,
+        } = snapshot;
+        let numbers = match take_numbers(instances) {
+            Ok(numbers) => numbers,
+            Err(error) => return Err(not_checked(handover, error)),
         };
         let provider = match P::check(provider, handover) {
             Ok(provider) => provider,
             Err((handover, error)) => {
                 let error = ResumeError::device("the provider", &error);
-                return Err(not_resumed(handover, error));
+                return Err(not_checked(handover, error));
             }
         };
-        match checking::check(tables, P::time_of(&provider)) {
-            Ok(cm) => Ok(UnclaimedIa {
+        let (count, its) = (instances.len(), P::instances(&provider));
+        let checked = if count == its {
+            checking::check(adapter, instances, P::time_of(&provider))
+        } else {
+            let what = format!("{count} have tables, and the device has {its}");
+            Err(ResumeError::snapshot(INSTANCES, what))
+        };
+        match checked {
+            Ok(cm) => Ok(UnclaimedIas {
                 provider,
-                tables,
+                tables: Tables { adapter, instances },
                 cm,
-                number,
+                numbers,
             }),
-            Err(error) => Err(not_resumed(P::give_back(provider), error)),
+            Err(error) => Err(not_checked(P::give_back(provider), error)),
         }
     }
 
-    fn not_parked(self, error: ParkError) -> Box<NotParked<P>> {
-        let ia = Some(self);
-        Box::new(NotParked { ia, error })
-    }
-
     /// Refuses an instance that cannot be parked.
-    fn check_parkable(&self) -> Result<(), ParkError> {
+    fn check_instance(&self) -> Result<(), ParkError> {
         let adapter = || self.attr.adapter_name.clone();
         if self.health.is_dead() {
             let adapter = adapter();
@@ -242,18 +309,10 @@ impl<P: ParkProvider> Ia<P> {
             let adapter = adapter();
             return Err(ParkError::Requested { adapter });
         }
-        let count = self.instances();
-        if count != 1 {
-            return Err(ParkError::Instances { count });
-        }
-        let count = self.adapter.watcher_count();
-        if count != 0 {
-            return Err(ParkError::Watchers { count });
-        }
-        if self.recorder.as_ref().is_some_and(|all| all.has_keeper()) {
-            return Err(ParkError::Keeper);
-        }
         let ia = self.id;
+        if self.recorder.as_ref().is_some_and(|all| all.has_keeper()) {
+            return Err(ParkError::Keeper { number: ia });
+        }
         for (key, evd) in self.evds.iter() {
             if evd.mode.waiter != Waiter::Nobody {
                 let evd = EvdHandle { key, ia };
@@ -275,123 +334,216 @@ impl<P: ParkProvider> Ia<P> {
                 return Err(ParkError::Region { lmr, error });
             }
         }
-        self.check_memory()
+        Ok(())
     }
+}
 
-    /// Refuses an instance if the program has memory of its regions. The program could still change the memory when it
-    /// belongs to the next process.
-    fn check_memory(&self) -> Result<(), ParkError> {
-        // An LMR has a clone, and its region is another owner.
-        const OWN: usize = 2;
-        let mut buffers = BTreeMap::new();
-        for (key, lmr) in self.regions.all() {
+/// Name of the list of instances in errors.
+const INSTANCES: &str = "the instances";
+
+/// Returns the refusal of a check. The device is as before.
+fn not_checked<P: ParkProvider>(handover: P::Handover, error: ResumeError) -> Box<NotResumed<P>> {
+    Box::new(NotResumed {
+        handover: Some(handover),
+        error,
+    })
+}
+
+/// Takes the numbers of the instances of a snapshot, all or none.
+fn take_numbers<P: ParkProvider>(instances: &[IaTables<P>]) -> Result<Vec<IaNumber>, ResumeError> {
+    let (count, most) = (instances.len() as u64, MAX_INSTANCES as u64);
+    ResumeError::check_range(INSTANCES, [("instances", count, most)])?;
+    if instances.is_empty() {
+        return Err(ResumeError::snapshot(INSTANCES, "there is none"));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = instances.iter().find(|one| !seen.insert(one.number)) {
+        let what = format!("IA {} is there twice", twice.number);
+        return Err(ResumeError::snapshot(INSTANCES, what));
+    }
+    let numbers = instances.iter().map(|one| IaNumber::take(one.number));
+    numbers.collect()
+}
+
+/// Refuses instances that are not all of their adapter, and those that cannot be parked. Returns the adapter.
+fn check_parkable<P: ParkProvider>(ias: &[Ia<P>]) -> Result<Arc<Adapter>, ParkError> {
+    let Some(first) = ias.first() else {
+        return Err(ParkError::NoInstance);
+    };
+    let name = |ia: &Ia<P>| ia.attr.adapter_name.clone();
+    let is_other = |ia: &&Ia<P>| !Arc::ptr_eq(&ia.adapter, &first.adapter);
+    if let Some(other) = ias.iter().find(is_other) {
+        return Err(ParkError::OtherAdapter {
+            number: other.id,
+            other: name(other),
+            first: first.id,
+            adapter: name(first),
+        });
+    }
+    let (given, most) = (ias.len(), MAX_INSTANCES);
+    if given > most {
+        let count = given;
+        return Err(ParkError::TooManyInstances { count, most });
+    }
+    let state = first.adapter.lock();
+    let count = state.instances();
+    let ids: BTreeSet<u32> = ias.iter().map(|ia| ia.id).collect();
+    let missing = state.numbers().find(|number| !ids.contains(number));
+    drop(state);
+    if let Some(missing) = missing {
+        return Err(ParkError::Instances {
+            count,
+            given,
+            missing,
+        });
+    }
+    let count = first.adapter.watcher_count();
+    if count != 0 {
+        return Err(ParkError::Watchers { count });
+    }
+    ias.iter().try_for_each(Ia::check_instance)?;
+    check_memory(ias)?;
+    Ok(Arc::clone(&first.adapter))
+}
+
+/// Refuses instances if the program has memory of their regions. The program could still change the memory when it
+/// belongs to the next process. Regions of several instances may have the same memory.
+fn check_memory<P: ParkProvider>(ias: &[Ia<P>]) -> Result<(), ParkError> {
+    // An LMR has a clone, and its region is another owner.
+    const OWN: usize = 2;
+    let mut buffers = BTreeMap::new();
+    for ia in ias {
+        for (key, lmr) in ia.regions.all() {
             if let Some((address, owners)) = P::owners(&lmr.memory) {
-                let (_, left) = buffers.entry(address).or_insert((key, owners));
+                let handle = LmrHandle { key, ia: ia.id };
+                let (_, left) = buffers.entry(address).or_insert((handle, owners));
                 *left = left.saturating_sub(OWN);
             }
         }
-        let ours = buffers.into_values().find(|(_, left)| *left != 0);
-        ours.map_or(Ok(()), |(key, owners)| {
-            let lmr = LmrHandle { key, ia: self.id };
-            Err(ParkError::Memory { lmr, owners })
-        })
     }
+    let ours = buffers.into_values().find(|(_, left)| *left != 0);
+    ours.map_or(Ok(()), |(lmr, owners)| {
+        Err(ParkError::Memory { lmr, owners })
+    })
+}
 
-    /// Handles datagrams that have arrived, those of one call, and device events, effects of completions and events of
-    /// the connection manager, until none is left.
-    fn handle_arrivals(&mut self) {
-        self.take_first_messages();
-        self.progress();
-        loop {
-            self.apply_effects();
-            self.connection_manager_events();
-            let is_done = {
-                let adapter = self.adapter.lock();
-                !adapter.cm.has_events() && !adapter.has_arrivals(self.instance_index)
-            };
-            if is_done && self.effects.is_empty() {
-                return;
-            }
+/// Handles datagrams that have arrived, those of one call of each instance, and device events, effects of completions
+/// and events of the connection manager, until none is left. An instance may queue events for the others meanwhile.
+fn handle_arrivals<P: ParkProvider>(ias: &mut [Ia<P>], adapter: &Adapter) {
+    for ia in ias.iter_mut() {
+        ia.take_first_messages();
+        ia.progress();
+    }
+    loop {
+        for ia in ias.iter_mut() {
+            ia.apply_effects();
+            ia.connection_manager_events();
+        }
+        let state = adapter.lock();
+        let is_done = !state.cm.has_events()
+            && ias
+                .iter()
+                .all(|ia| ia.effects.is_empty() && !state.has_arrivals(ia.instance_index));
+        if is_done {
+            return;
         }
     }
 }
 
-/// Goes on with an instance whose provider did not finish the parking. Returns `None` if the provider cannot go on.
+/// Goes on with instances whose provider did not finish the parking. Returns none if the provider cannot go on.
 fn go_on<P: ParkProvider>(
     parking: P::Parking,
-    tables: &IaTables<P>,
-    number: IaNumber,
-    adapter: Arc<Adapter>,
-) -> Option<Ia<P>> {
-    let provider = match P::cancel_parking(parking) {
-        Ok(provider) => provider,
+    tables: &Tables<'_, P>,
+    numbers: Vec<IaNumber>,
+    adapter: &Arc<Adapter>,
+) -> Vec<Ia<P>> {
+    let providers = match P::cancel_parking(parking) {
+        Ok(providers) => providers,
         Err((parking, error)) => {
             tracing::error!(%error, "a parking that was refused cannot be cancelled: the device is stopped");
             drop(parking);
-            return None;
+            return Vec::new();
         }
     };
-    let config = cm_config(provider.limits());
-    let cm = Cm::resume(&tables.cm, &config, provider.now());
-    match cm.and_then(|cm| resume_tables(provider, (tables, cm), number, Some(adapter))) {
-        Ok(ia) => Some(ia),
-        Err(error) => {
-            tracing::error!(%error, "an instance that was not parked cannot go on: the device is stopped");
-            None
-        }
-    }
+    let resumed = || {
+        let Some(first) = providers.first() else {
+            return Err(ResumeError::snapshot(INSTANCES, "the device has none"));
+        };
+        let config = cm_config(first.limits());
+        let cm = Cm::resume(&tables.adapter.cm, &config, first.now())?;
+        adapter.lock().replace(cm);
+        resume_tables(providers, tables, numbers, adapter)
+    };
+    resumed().unwrap_or_else(|error| {
+        tracing::error!(%error, "instances that were not parked cannot go on: the device is stopped");
+        Vec::new()
+    })
 }
 
-/// Makes an instance of its tables, on its adapter if that still exists.
+/// Makes instances of their tables, on an adapter that has none.
 fn resume_tables<P: ParkProvider>(
-    provider: P,
-    (tables, cm): (&IaTables<P>, Cm),
-    number: IaNumber,
-    adapter: Option<Arc<Adapter>>,
-) -> Result<Ia<P>, ResumeError> {
-    resuming::check_limits(&provider, tables)?;
-    let adapter = match adapter {
-        Some(adapter) => {
-            adapter.lock().replace(cm);
-            adapter
-        }
-        None => Arc::new(Adapter::resume(cm)),
-    };
-    let mut ia = Ia::without_objects(adapter, provider, tables.config, number);
-    if let Err(error) = ia.take_up(tables) {
-        // Without a provider, the instance notifies no peer.
-        drop(ia.provider.take());
+    providers: Vec<P>,
+    tables: &Tables<'_, P>,
+    numbers: Vec<IaNumber>,
+    adapter: &Arc<Adapter>,
+) -> Result<Vec<Ia<P>>, ResumeError> {
+    let limits = &tables.adapter.limits;
+    let (found, count) = (providers.len(), tables.instances.len());
+    if found != count {
+        let what = format!("{count} have tables, and the device has {found}");
+        return Err(ResumeError::snapshot(INSTANCES, what));
+    }
+    for (at, provider) in providers.iter().enumerate() {
+        resuming::check_limits(provider.limits(), limits, at == 0)?;
+    }
+    let mut ias = Vec::new();
+    for ((provider, one), number) in providers.into_iter().zip(tables.instances).zip(numbers) {
+        let adapter = Arc::clone(adapter);
+        ias.push(Ia::without_objects(adapter, provider, one.config, number));
+    }
+    if let Err(error) = take_up(&mut ias, tables) {
+        // Without a provider, an instance notifies no peer.
+        ias.iter_mut().for_each(|ia| drop(ia.provider.take()));
         return Err(error);
     }
-    ia.number.iter().for_each(IaNumber::begin_use);
-    Ok(ia)
+    let numbers = ias.iter().flat_map(|ia| &ia.number);
+    numbers.for_each(IaNumber::begin_use);
+    Ok(ias)
 }
 
-impl<P: ParkProvider> Ia<P> {
-    /// Makes all objects again.
-    fn take_up(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
-        self.read_in(tables)?;
-        self.provider
-            .finish_resuming()
-            .map_err(|error| ResumeError::device("the provider", &error))?;
-        self.arm_discards();
+/// Makes all objects of the instances again.
+fn take_up<P: ParkProvider>(ias: &mut [Ia<P>], tables: &Tables<'_, P>) -> Result<(), ResumeError> {
+    let conns = tables.adapter.cm.conns.iter();
+    let conns = conns.map(|conn| (conn.id, conn)).collect();
+    for (ia, one) in ias.iter_mut().zip(tables.instances) {
+        ia.read_in(one, &conns)
+            .map_err(|error| error.of_instance(one.number))?;
+    }
+    for ia in ias.iter_mut() {
+        let finished = ia.provider.finish_resuming();
+        finished.map_err(|error| ResumeError::device("the provider", &error).of_instance(ia.id))?;
+        ia.arm_discards();
+    }
+    for ia in ias.iter_mut() {
         // Overdue timers are not handled before the answers that may have arrived.
         for _ in 0..DATAGRAM_CALLS {
-            self.take_datagrams();
-            if !self.has_more() {
+            ia.take_datagrams();
+            if !ia.has_more() {
                 break;
             }
         }
-        self.take_first_messages();
-        self.observe_as_configured();
-        Ok(())
     }
+    for ia in ias.iter_mut() {
+        ia.take_first_messages();
+        ia.observe_as_configured();
+    }
+    Ok(())
 }
 
 impl<P: Provider> fmt::Debug for NotParked<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NotParked")
-            .field("ia", &self.ia)
+            .field("ias", &self.ias)
             .field("error", &self.error)
             .finish()
     }

@@ -1,6 +1,7 @@
-//! The snapshot of an instance ([`Ia::park`](crate::Ia::park)): plain data. This module does not interpret it.
+//! The snapshot of an adapter's instances ([`Ia::park_all`](crate::Ia::park_all)): plain data. This module does not
+//! interpret it. What belongs to the adapter is there once, and what belongs to an instance once for each.
 //!
-//! Objects are named by their handles; all handles have the number of the instance ([`IaTables::number`]). Sums and
+//! Objects are named by their handles; all handles have the number of their instance ([`IaTables::number`]). Sums and
 //! lists that follow from the objects are not in the snapshot: users of a PZ, streams of an EVD, uses of an LMR,
 //! completions of an SRQ that were not dequeued, the schedule of keep-alive checks.
 
@@ -19,7 +20,7 @@ use crate::object::snapshot::{
 use crate::provider::{Limits, ParkProvider};
 use crate::stats::EpStats;
 
-/// An instance that was parked.
+/// The instances of an adapter that were parked together.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(bound(
     serialize = "P::Snapshot: serde::Serialize, IaTables<P>: serde::Serialize",
@@ -28,11 +29,24 @@ use crate::stats::EpStats;
 pub struct IaSnapshot<P: ParkProvider> {
     /// The provider, without its objects.
     pub provider: P::Snapshot,
-    /// The tables of the instance and of its adapter.
-    pub tables: IaTables<P>,
+    /// The tables of the adapter.
+    pub adapter: AdapterTables,
+    /// The tables of the instances, in the order in which the caller gave them: at least one, and at most
+    /// [`MAX_INSTANCES`](crate::MAX_INSTANCES).
+    pub instances: Vec<IaTables<P>>,
 }
 
-/// The tables of an instance, and of its adapter.
+/// The tables that the instances of an adapter share.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct AdapterTables {
+    /// Identity and limits of the device, as the first instance has them.
+    pub limits: Limits,
+    /// The connection manager. The owner of each connection is the place of an instance in
+    /// [`IaSnapshot::instances`], or none.
+    pub cm: CmSnapshot,
+}
+
+/// The tables of an instance.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(bound(
     serialize = "P::PdSnapshot: serde::Serialize, P::RegionSnapshot: serde::Serialize, P::CqSnapshot: serde::Serialize, P::SrqSnapshot: serde::Serialize, P::WindowSnapshot: serde::Serialize, P::QpSnapshot: serde::Serialize",
@@ -41,12 +55,8 @@ pub struct IaSnapshot<P: ParkProvider> {
 pub struct IaTables<P: ParkProvider> {
     /// Number of the instance, which is in all handles; not 0.
     pub number: u32,
-    /// Identity and limits of the device.
-    pub limits: Limits,
     /// Configuration of the instance.
     pub config: IaConfig,
-    /// The connection manager. The owner of each connection is the instance, number 0, or none.
-    pub cm: CmSnapshot,
     /// The asynchronous EVD of the instance.
     pub async_evd: EvdHandle,
     /// EVDs that also receive asynchronous events of other instances.
@@ -107,12 +117,14 @@ macro_rules! plain_data {
     };
 }
 
-plain_data!(IaSnapshot { provider, tables });
+plain_data!(IaSnapshot {
+    provider,
+    adapter,
+    instances
+});
 plain_data!(IaTables {
     number,
-    limits,
     config,
-    cm,
     async_evd,
     async_evds,
     contexts,

@@ -60,6 +60,9 @@ pub(crate) struct World {
 
 #[derive(Default)]
 struct Node {
+    /// Index of the first instance of the adapter, which is a node, too. Its address is the adapter's, and it has the
+    /// adapter's datagrams.
+    adapter: usize,
     mads: VecDeque<(MadAddress, Mad)>,
     events: VecDeque<ProviderEvent>,
     /// Addresses of the node except the first address, which cannot be removed.
@@ -80,13 +83,30 @@ pub(crate) struct Net(Rc<RefCell<World>>);
 
 impl Net {
     pub(crate) fn node(&self) -> Mock {
+        let node = self.0.borrow().nodes.len();
+        self.instance_of(node)
+    }
+
+    /// Returns a further instance of an adapter, which is named by its first one. It has queues and events of its own.
+    pub(crate) fn instance_of(&self, adapter: usize) -> Mock {
         let mut world = self.0.borrow_mut();
-        world.nodes.push(Node::default());
-        let node = world.nodes.len() - 1;
+        let node = world.nodes.len();
+        world.nodes.push(Node {
+            adapter,
+            ..Node::default()
+        });
+        drop(world);
+        self.instance(node)
+    }
+
+    /// Returns the provider of a node.
+    fn instance(&self, node: usize) -> Mock {
+        let adapter = self.0.borrow().nodes[node].adapter;
         Mock {
             net: self.clone(),
             node,
-            limits: limits(node),
+            adapter,
+            limits: limits(adapter),
         }
     }
 
@@ -343,6 +363,7 @@ fn gid(node: usize) -> [u8; 16] {
 pub(crate) struct Mock {
     pub(crate) net: Net,
     pub(crate) node: usize,
+    adapter: usize,
     limits: Limits,
 }
 
@@ -374,7 +395,7 @@ impl Mock {
             cq.fired &= cq.watched;
             fired | now
         });
-        fired || !node.mads.is_empty() || !node.events.is_empty()
+        fired || !world.nodes[self.adapter].mads.is_empty() || !node.events.is_empty()
     }
 
     fn alive(&self) -> Result<(), ProviderError> {
@@ -731,7 +752,7 @@ impl Provider for Mock {
 
     fn send_mad(&mut self, to: &MadAddress, mad: &Mad) -> Result<(), ProviderError> {
         let from = MadAddress {
-            path: self.path_to(gid(self.node)),
+            path: self.path_to(gid(self.adapter)),
             qpn: Qpn::GSI,
         };
         let mut world = self.net.0.borrow_mut();
@@ -752,7 +773,7 @@ impl Provider for Mock {
     fn await_mads(&mut self, _deadline: Nanos) {}
 
     fn poll_mad(&mut self) -> Option<(MadAddress, Mad)> {
-        self.net.0.borrow_mut().nodes[self.node].mads.pop_front()
+        self.net.0.borrow_mut().nodes[self.adapter].mads.pop_front()
     }
 
     fn random(&mut self) -> u64 {

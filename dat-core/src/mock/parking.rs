@@ -2,7 +2,7 @@
 //! which the objects are found there.
 
 use super::queue::Queue;
-use super::{Mock, MockCq, MockQp, MockSrq, Net, limits};
+use super::{Mock, MockCq, MockQp, MockSrq, Net};
 use crate::provider::{
     CompletionQueue, Nanos, ParkProvider, ProviderError, Qpn, QueuePair, QueueSizes, QueuesOf,
     Registration, ResumedQp, SharedReceiveQueue,
@@ -20,8 +20,8 @@ pub(crate) enum Step {
     FinishResuming,
 }
 
-/// A mock at its quiet point.
-pub(crate) struct MockParking(Mock);
+/// A mock at its quiet point: the instances of an adapter, each of which is a node of its own.
+pub(crate) struct MockParking(Vec<Mock>);
 
 /// The network, which is no plain data.
 pub(crate) struct MockHandover(Net);
@@ -87,16 +87,21 @@ impl Net {
         }
     }
 
-    fn park(&self, node: usize, kind: &'static str, number: u32) {
-        let is_new = self.0.borrow_mut().nodes[node]
+    fn park(&self, adapter: usize, kind: &'static str, number: u32) {
+        let is_new = self.0.borrow_mut().nodes[adapter]
             .parked
             .insert((kind, number));
         assert!(is_new, "{kind} {number:#x} was parked twice");
     }
 
     /// Fails unless the object was parked and not resumed.
-    fn take_up(&self, node: usize, kind: &'static str, number: u32) -> Result<(), ProviderError> {
-        let parked = &mut self.0.borrow_mut().nodes[node].parked;
+    fn take_up(
+        &self,
+        adapter: usize,
+        kind: &'static str,
+        number: u32,
+    ) -> Result<(), ProviderError> {
+        let parked = &mut self.0.borrow_mut().nodes[adapter].parked;
         if parked.remove(&(kind, number)) {
             return Ok(());
         }
@@ -110,17 +115,18 @@ fn different<T>(what: String) -> Result<T, ProviderError> {
 
 impl MockParking {
     fn park(&self, kind: &'static str, number: u32) {
-        self.0.net.park(self.0.node, kind, number);
+        let first = &self.0[0];
+        first.net.park(first.adapter, kind, number);
     }
 }
 
 impl ParkProvider for Mock {
     type Parking = MockParking;
-    /// Index of the node.
-    type Snapshot = usize;
+    /// Indices of the nodes.
+    type Snapshot = Vec<usize>;
     type Handover = MockHandover;
     type Proof = ();
-    type Unclaimed<'a> = (usize, MockHandover);
+    type Unclaimed<'a> = (&'a [usize], MockHandover);
     type PdSnapshot = u32;
     type CqSnapshot = MockCqSnapshot;
     type SrqSnapshot = MockSrqSnapshot;
@@ -136,10 +142,10 @@ impl ParkProvider for Mock {
         Ok(())
     }
 
-    fn begin_parking(self) -> Result<MockParking, (Self, ProviderError)> {
-        match self.net.passes(Step::Begin) {
-            Ok(()) => Ok(MockParking(self)),
-            Err(error) => Err((self, error)),
+    fn begin_parking(all: Vec<Self>) -> Result<MockParking, (Vec<Self>, ProviderError)> {
+        match all[0].net.passes(Step::Begin) {
+            Ok(()) => Ok(MockParking(all)),
+            Err(error) => Err((all, error)),
         }
     }
 
@@ -188,55 +194,60 @@ impl ParkProvider for Mock {
 
     fn finish_parking(
         parking: MockParking,
-    ) -> Result<(usize, MockHandover), (MockParking, ProviderError)> {
-        match parking.0.net.passes(Step::Finish) {
-            Ok(()) => Ok((parking.0.node, MockHandover(parking.0.net))),
+    ) -> Result<(Vec<usize>, MockHandover), (MockParking, ProviderError)> {
+        let net = parking.0[0].net.clone();
+        match net.passes(Step::Finish) {
+            Ok(()) => {
+                let nodes = parking.0.iter().map(|mock| mock.node);
+                Ok((nodes.collect(), MockHandover(net)))
+            }
             Err(error) => Err((parking, error)),
         }
     }
 
-    fn cancel_parking(parking: MockParking) -> Result<Self, (MockParking, ProviderError)> {
-        match parking.0.net.passes(Step::Cancel) {
+    fn cancel_parking(parking: MockParking) -> Result<Vec<Self>, (MockParking, ProviderError)> {
+        match parking.0[0].net.passes(Step::Cancel) {
             Ok(()) => Ok(parking.0),
             Err(error) => Err((parking, error)),
         }
     }
 
     fn check(
-        node: &usize,
+        nodes: &Vec<usize>,
         handover: MockHandover,
-    ) -> Result<(usize, MockHandover), (MockHandover, ProviderError)> {
-        if handover.0.0.borrow().nodes.get(*node).is_some() {
-            return Ok((*node, handover));
+    ) -> Result<(&[usize], MockHandover), (MockHandover, ProviderError)> {
+        let count = handover.0.0.borrow().nodes.len();
+        if nodes.iter().all(|node| *node < count) {
+            return Ok((nodes, handover));
         }
         Err((handover, ProviderError::Device("no such node".to_owned())))
     }
 
-    fn give_back((_, handover): (usize, MockHandover)) -> MockHandover {
+    fn instances((nodes, _): &(&[usize], MockHandover)) -> usize {
+        nodes.len()
+    }
+
+    fn give_back((_, handover): (&[usize], MockHandover)) -> MockHandover {
         handover
     }
 
-    fn time_of((_, handover): &(usize, MockHandover)) -> Nanos {
+    fn time_of((_, handover): &(&[usize], MockHandover)) -> Nanos {
         handover.0.now()
     }
 
     fn go_on(
-        (node, handover): (usize, MockHandover),
+        (nodes, handover): (&[usize], MockHandover),
         _proof: &(),
-    ) -> Result<Self, (Option<MockHandover>, ProviderError)> {
+    ) -> Result<Vec<Self>, (Option<MockHandover>, ProviderError)> {
         let net = handover.0.clone();
         match net.passes(Step::Resume) {
-            Ok(()) => Ok(Self {
-                net,
-                node,
-                limits: limits(node),
-            }),
+            Ok(()) => Ok(nodes.iter().map(|node| net.instance(*node)).collect()),
             Err(error) => Err((Some(handover), error)),
         }
     }
 
     fn resume_pd(&mut self, pd: &u32) -> Result<u32, ProviderError> {
-        self.net.take_up(self.node, "pd", *pd)?;
+        self.net.take_up(self.adapter, "pd", *pd)?;
         Ok(*pd)
     }
 
@@ -247,7 +258,7 @@ impl ParkProvider for Mock {
         snapshot: &MockRegionSnapshot,
     ) -> Result<(Registration<u32>, (u64, u64)), ProviderError> {
         let MockRegionSnapshot { key, memory } = *snapshot;
-        self.net.take_up(self.node, "region", key)?;
+        self.net.take_up(self.adapter, "region", key)?;
         let found = self.net.0.borrow().nodes[self.node]
             .regions
             .get(&key)
@@ -272,7 +283,7 @@ impl ParkProvider for Mock {
         _outstanding_binds: u32,
         window: &u32,
     ) -> Result<u32, ProviderError> {
-        self.net.take_up(self.node, "window", *window >> 8)?;
+        self.net.take_up(self.adapter, "window", *window >> 8)?;
         Ok(*window)
     }
 
@@ -282,7 +293,7 @@ impl ParkProvider for Mock {
         snapshot: &MockCqSnapshot,
     ) -> Result<MockCq, ProviderError> {
         let MockCqSnapshot { number, taken } = *snapshot;
-        self.net.take_up(self.node, "cq", number)?;
+        self.net.take_up(self.adapter, "cq", number)?;
         let cqs = self.net.0.borrow().nodes[self.node].cqs.clone();
         let cq = cqs.into_iter().find(|cq| cq.borrow().number == number);
         let cq = MockCq(cq.expect("a queue that was parked"));
@@ -303,7 +314,7 @@ impl ParkProvider for Mock {
         snapshot: &MockSrqSnapshot,
     ) -> Result<MockSrq, ProviderError> {
         let MockSrqSnapshot { number, posted } = *snapshot;
-        self.net.take_up(self.node, "srq", number)?;
+        self.net.take_up(self.adapter, "srq", number)?;
         let srqs = self.net.0.borrow().nodes[self.node].srqs.clone();
         let srq = srqs.into_iter().find(|srq| srq.borrow().number == number);
         let srq = MockSrq(srq.expect("a queue that was parked"));
@@ -321,7 +332,7 @@ impl ParkProvider for Mock {
         owner: u32,
         snapshot: &MockQpSnapshot,
     ) -> Result<MockQp, ProviderError> {
-        self.net.take_up(self.node, "qp", snapshot.qpn)?;
+        self.net.take_up(self.adapter, "qp", snapshot.qpn)?;
         let state = self.net.peer(Qpn::masked(snapshot.qpn));
         let qp = MockQp {
             state: state.expect("a queue pair that was parked"),
@@ -352,7 +363,7 @@ impl ParkProvider for Mock {
 
     fn finish_resuming(&mut self) -> Result<(), ProviderError> {
         self.net.passes(Step::FinishResuming)?;
-        let left = self.net.0.borrow().nodes[self.node].parked.clone();
+        let left = self.net.0.borrow().nodes[self.adapter].parked.clone();
         if left.is_empty() {
             return Ok(());
         }

@@ -20,6 +20,10 @@
 //! The state of the port may change meanwhile. The device reports that by events, which the provider handles after the
 //! resumption. Our addresses stay, because only the provider changes them.
 //!
+//! All instances of a device are parked together, and the resumption returns as many, in the same order. An object is
+//! resumed by the instance that had it. Objects of all instances are resumed before the first
+//! [`ParkProvider::finish_resuming`].
+//!
 //! If the parking is cancelled, `cancel_parking` takes the place of `check` and `go_on`, in the same process.
 //!
 //! [`ParkProvider::check`] changes nothing. [`ParkProvider::go_on`] needs the proof of a claim, because it may read and
@@ -37,15 +41,15 @@ use crate::types::MemPrivFlags;
 
 /// A provider that another process can resume, with all its objects. The snapshots are plain data.
 pub trait ParkProvider: Provider {
-    /// Type of a provider at its quiet point. The device is stopped if the value is dropped.
+    /// Type of a device at its quiet point, with all of its instances. The device is stopped if the value is dropped.
     type Parking;
-    /// Type of the snapshot of the provider itself.
+    /// Type of the snapshot of the device and of its instances.
     type Snapshot: Clone + Debug + PartialEq;
     /// Type of the descriptors, which go with the snapshot and are not plain data.
     type Handover;
     /// Type of the proof that this process has claimed a handover, and may drive the device.
     type Proof;
-    /// Type of a provider that was checked, and is not claimed. If it is dropped, the device stays parked.
+    /// Type of a device that was checked, and is not claimed. If it is dropped, the device stays parked.
     type Unclaimed<'a>
     where
         Self: 'a;
@@ -76,12 +80,12 @@ pub trait ParkProvider: Provider {
     fn owners(_memory: &Self::Memory) -> Option<(u64, usize)> {
         None
     }
-    /// Brings the device to its quiet point.
+    /// Brings a device to its quiet point. The caller gives all of its instances, in any order.
     ///
     /// # Errors
-    /// The provider, which goes on, and the reason: the device is dead or does not become quiet, another instance
-    /// exists, or it has objects that cannot be parked.
-    fn begin_parking(self) -> Result<Self::Parking, (Self, ProviderError)>;
+    /// The instances in their order, which go on, and the reason: the device is dead or does not become quiet, there is
+    /// no instance, one is missing or of another device, or the device has objects that cannot be parked.
+    fn begin_parking(instances: Vec<Self>) -> Result<Self::Parking, (Vec<Self>, ProviderError)>;
     /// Writes a protection domain out.
     fn park_pd(parking: &mut Self::Parking, pd: Self::Pd) -> Self::PdSnapshot;
     /// Writes a completion queue out.
@@ -106,16 +110,18 @@ pub trait ParkProvider: Provider {
     fn finish_parking(
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
-    /// Goes on with the provider in this process. All objects were written out before. The caller then resumes them, as
-    /// after [`ParkProvider::go_on`]. The result is another provider on the same device. Wakers and descriptors of
-    /// the parked one wake no thread any more, and its handles count as those of a closed device.
+    /// Goes on with the device in this process. All objects were written out before. The caller then resumes them, as
+    /// after [`ParkProvider::go_on`]. The results are other instances of the same device, as many and in the same order.
+    /// Wakers and descriptors of the parked ones wake no thread any more, and their handles count as those of a closed
+    /// device.
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason. If the device was stopped, both are
     /// refused from then on.
-    fn cancel_parking(parking: Self::Parking) -> Result<Self, (Self::Parking, ProviderError)>;
+    #[expect(clippy::type_complexity, reason = "an error with two parts")]
+    fn cancel_parking(parking: Self::Parking) -> Result<Vec<Self>, (Self::Parking, ProviderError)>;
 
-    /// Makes a provider of what this or another process has parked, and checks all that can be checked without a
+    /// Makes a device of what this or another process has parked, and checks all that can be checked without a
     /// command. The device is not changed.
     ///
     /// # Errors
@@ -124,19 +130,22 @@ pub trait ParkProvider: Provider {
         snapshot: &Self::Snapshot,
         handover: Self::Handover,
     ) -> Result<Self::Unclaimed<'_>, (Self::Handover, ProviderError)>;
-    /// Gives the handover of a provider that was checked back. The device is as before.
+    /// Returns the number of instances of a device that was checked.
+    fn instances(unclaimed: &Self::Unclaimed<'_>) -> usize;
+    /// Gives the handover of a device that was checked back. The device is as before.
     fn give_back(unclaimed: Self::Unclaimed<'_>) -> Self::Handover;
-    /// Returns the time on the clock of a provider that was checked.
+    /// Returns the time on the clock of a device that was checked.
     fn time_of(unclaimed: &Self::Unclaimed<'_>) -> Nanos;
-    /// Goes on with a provider that was checked.
+    /// Goes on with a device that was checked. Returns its instances in the order in which they were parked.
     ///
     /// # Errors
     /// The handover, and the reason. The device goes on then, and the handover can be resumed. `None`: the device is
     /// stopped, because it has confirmed only a part of the snapshot.
+    #[expect(clippy::type_complexity, reason = "an error with two parts")]
     fn go_on(
         unclaimed: Self::Unclaimed<'_>,
         proof: &Self::Proof,
-    ) -> Result<Self, (Option<Self::Handover>, ProviderError)>;
+    ) -> Result<Vec<Self>, (Option<Self::Handover>, ProviderError)>;
     /// Makes a protection domain again.
     ///
     /// # Errors
@@ -205,8 +214,8 @@ pub trait ParkProvider: Provider {
     /// # Errors
     /// The device did not answer.
     fn qp_state(&mut self, qp: &Self::Qp) -> Result<ResumedQp, ProviderError>;
-    /// Ends the resumption, when all objects were resumed: counts the events that came meanwhile, and makes the queues
-    /// report later ones.
+    /// Ends the resumption of this instance, when all objects of all instances were resumed: counts the events that came
+    /// meanwhile, and makes the queues report later ones.
     ///
     /// # Errors
     /// The device has objects that were not resumed, or is not as the snapshot says.

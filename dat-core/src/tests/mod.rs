@@ -49,7 +49,11 @@ impl Side {
     }
 
     pub(super) fn with(net: &Net, config: IaConfig, adjust: impl FnOnce(&mut EpAttr)) -> Self {
-        let mut ia = Ia::open(net.node(), config).expect("opens");
+        Self::on(Ia::open(net.node(), config).expect("opens"), adjust)
+    }
+
+    /// Makes the objects of a side on an instance.
+    pub(super) fn on(mut ia: Ia<Mock>, adjust: impl FnOnce(&mut EpAttr)) -> Self {
         let pz = ia.pz_create().expect("a PZ");
         let lmr = ia
             .lmr_create(MEMORY, pz, MemPrivFlags::all())

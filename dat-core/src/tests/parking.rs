@@ -2,6 +2,7 @@
 
 mod everything;
 mod gap;
+mod instances;
 mod lies;
 mod random_lies;
 mod refusals;
@@ -51,7 +52,8 @@ pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
         Err(refused) => {
             let error = refused.error;
             assert!(is_made_by_the_test(&error), "{error}");
-            (refused.ia.expect("the instance"), REFUSED)
+            let [ia] = <[Ia<Mock>; 1]>::try_from(refused.ias).expect("the instance");
+            (ia, REFUSED)
         }
     };
     let file = std::fs::OpenOptions::new().append(true).open(path);
@@ -62,14 +64,17 @@ pub(super) fn park_if_asked(ia: &mut Ia<Mock>) {
 const fn is_made_by_the_test(error: &ParkError) -> bool {
     match error {
         ParkError::Instances { .. }
+        | ParkError::TooManyInstances { .. }
         | ParkError::Dead { .. }
         | ParkError::Requested { .. }
         | ParkError::EvdWaiter { .. }
         | ParkError::CnoWaiter { .. }
         | ParkError::Agent { .. }
         | ParkError::Watchers { .. }
-        | ParkError::Keeper => true,
-        ParkError::Region { .. }
+        | ParkError::Keeper { .. } => true,
+        ParkError::NoInstance
+        | ParkError::OtherAdapter { .. }
+        | ParkError::Region { .. }
         | ParkError::Memory { .. }
         | ParkError::Tables(_)
         | ParkError::Provider(_) => false,

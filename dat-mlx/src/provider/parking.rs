@@ -1,34 +1,35 @@
-//! A provider that outlives its process.
+//! Providers that outlive their process: all instances of a function, together.
 //!
 //! The device goes on alone: it acknowledges, fills posted receives, and writes completions. The objects of the data
 //! path are those of [`hw_mlx`], each with its own snapshot. This module adds the state above them: events that were
 //! not fetched, the network, the state of the port, and the regions.
 //!
 //! ```text
-//!   begin_parking     the quiet point of the function; no other instance
+//!   begin_parking     the quiet point of the function; all of its instances
 //!   park_*            objects are written out, and counted
 //!   finish_parking    QP1 and the network are written out; no object is missing; the function is parked
 //!   resume            tables are checked; the function, QP1 and the network are resumed
-//!   resume_*          objects are resumed, and count as known
-//!   finish_resuming   all objects of the device are known; events are collected again
+//!   resume_*          objects are resumed, each by its instance, and count as known
+//!   finish_resuming   all objects of the device are known; events are collected again, by each instance
 //! ```
 //!
 //! An event of a completion queue must be counted exactly once. A wrong count makes the queue's next arm request wrong,
 //! and the device ignores wrong requests without an error. So the provider collects no events between `resume` and
 //! `finish_resuming`. The function keeps all events until then.
 //!
-//! A parking that is cancelled goes on with another instance of the function. Wakers, the descriptor and handles
-//! ([`OpenedProvider`](super::OpenedProvider)) of the parked instance do not work any more. The caller asks the new
-//! instance for others.
+//! A parking that is cancelled goes on with other instances of the function. Wakers, descriptors and handles
+//! ([`OpenedProvider`](super::OpenedProvider)) of the parked instances do not work any more. The caller asks the new
+//! instances for others.
 //!
 //! Random numbers are not continued. A process draws from new seeds of the system. With a configured seed, a resumed
 //! provider draws like a further instance of the function, from a stream that no instance has used before.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use dat_core::log_budget::LogBudget;
 use dat_core::provider::{
-    Nanos, ParkProvider, Provider, ProviderError, ProviderEvent, QueueSizes, QueuesOf,
+    Limits, Nanos, ParkProvider, Provider, ProviderError, ProviderEvent, Qpn, QueueSizes, QueuesOf,
     Registration, ResumedQp,
 };
 use dat_core::types::MemPrivFlags;
@@ -36,19 +37,23 @@ use driver::handover::Claimed;
 use driver::{Clock, DmaMemory, Instant, NamedFd, RealClock};
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::qp::QpSnapshot;
+use hw_mlx::random::{Random, Variants};
 use hw_mlx::srq::SrqSnapshot;
+use hw_mlx::uar::Doorbells;
 use hw_mlx::window::{Window, WindowSnapshot};
 use hw_mlx::{Hca, NotCancelled, NotParked, NotResumed, ParkError, ParkingHca, UnclaimedHca};
 
 use super::errors::{DriverError, ForDat};
 use super::reach::Down;
-use super::resuming::Checked;
-use super::snapshot::{DownSnapshot, ProviderSnapshot, ProviderTables, RegionSnapshot};
+use super::resuming::{Checked, Resuming};
+use super::snapshot::{
+    DownSnapshot, ProviderInstance, ProviderSnapshot, ProviderTables, RegionSnapshot,
+};
 use super::written::Written;
-use super::{MlxProvider, Region, SharedProvider};
+use super::{KnownCq, MlxProvider, Region, SharedProvider};
 use crate::queues::{Cq, Qp, Srq};
 
-/// A provider at its quiet point. If it is dropped, the function is stopped.
+/// A function at its quiet point, with its instances. If it is dropped, the function is stopped.
 #[must_use = "the function is stopped if this is dropped"]
 #[derive(Debug)]
 pub struct ParkingProvider {
@@ -61,17 +66,118 @@ pub struct ParkingProvider {
     begun: Instant,
 }
 
-/// State of the provider besides QP1 and the network.
+/// State of the instances besides what they share.
 #[derive(Debug)]
 struct Facts {
     /// The function's name, for people.
     name: String,
-    max_regions: u32,
-    path_mtu: u8,
-    recent_variants: Vec<u8>,
+    instances: Vec<ProviderInstance>,
+}
+
+/// An instance without its part of the function.
+struct Rest {
+    doorbells: Doorbells,
+    common: Arc<SharedProvider>,
+    limits: Limits,
+    cqs: BTreeMap<u32, KnownCq>,
+    qps: BTreeMap<Qpn, u32>,
+    srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
     down: Option<Down>,
     port_unsure: bool,
+    random: Random,
+    variants: Variants,
+    log_mads_dropped: LogBudget,
+    resuming: Option<Arc<Mutex<Resuming>>>,
+}
+
+impl Rest {
+    /// Takes an instance apart.
+    fn of(provider: MlxProvider) -> (Hca, Self) {
+        let MlxProvider {
+            hca,
+            doorbells,
+            common,
+            limits,
+            cqs,
+            qps,
+            srqs,
+            events,
+            down,
+            port_unsure,
+            random,
+            variants,
+            log_mads_dropped,
+            resuming,
+        } = provider;
+        let rest = Self {
+            doorbells,
+            common,
+            limits,
+            cqs,
+            qps,
+            srqs,
+            events,
+            down,
+            port_unsure,
+            random,
+            variants,
+            log_mads_dropped,
+            resuming,
+        };
+        (hca, rest)
+    }
+
+    /// Makes the instance again.
+    fn with(self, hca: Hca) -> MlxProvider {
+        let Self {
+            doorbells,
+            common,
+            limits,
+            cqs,
+            qps,
+            srqs,
+            events,
+            down,
+            port_unsure,
+            random,
+            variants,
+            log_mads_dropped,
+            resuming,
+        } = self;
+        MlxProvider {
+            hca,
+            doorbells,
+            common,
+            limits,
+            cqs,
+            qps,
+            srqs,
+            events,
+            down,
+            port_unsure,
+            random,
+            variants,
+            log_mads_dropped,
+            resuming,
+        }
+    }
+
+    /// Returns what the snapshot has of the instance.
+    fn written(self) -> ProviderInstance {
+        let down = self.down.map(|it| {
+            let Down { since, trains } = it;
+            DownSnapshot { since, trains }
+        });
+        ProviderInstance {
+            recent_variants: self.variants.recent(),
+            max_regions: self.limits.max_regions,
+            path_mtu: self.limits.mtu,
+            events: self.events.into(),
+            down,
+            port_unsure: self.port_unsure,
+        }
+    }
 }
 
 /// State that all instances of the function share.
@@ -125,28 +231,14 @@ impl Stage {
             // PANIC: as above.
             network.park(hca).expect("a port that works")
         });
-        let Facts {
-            name: _,
-            max_regions,
-            path_mtu,
-            recent_variants,
-            events,
-            down,
-            port_unsure,
-        } = facts;
         Ok(Box::new(ProviderTables {
             gsi,
             network,
             without_network,
             seed,
             instances_made: made.into_inner(),
-            recent_variants: recent_variants.clone(),
             registrations: registered.made(),
-            max_regions: *max_regions,
-            path_mtu: *path_mtu,
-            events: events.iter().copied().collect(),
-            down: down.map(|Down { since, trains }| DownSnapshot { since, trains }),
-            port_unsure: *port_unsure,
+            instances: facts.instances.clone(),
         }))
     }
 }
@@ -191,7 +283,7 @@ impl ParkingProvider {
     }
 }
 
-/// A provider that was checked without a command, and is not claimed. If it is dropped, the function stays parked.
+/// A function that was checked without a command, with its instances, and is not claimed. If it is dropped, the function stays parked.
 #[must_use]
 pub struct UnclaimedProvider<'a> {
     hca: UnclaimedHca,
@@ -248,75 +340,39 @@ impl ParkProvider for MlxProvider {
         memory.owners().map(|(buffer, count)| (buffer.0, count))
     }
 
-    fn begin_parking(mut self) -> Result<ParkingProvider, (Self, ProviderError)> {
-        let asked = Arc::clone(&self.common.asked);
-        let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = Arc::strong_count(&self.common) - 1;
-        drop(alone);
-        if others > 0 {
-            let why = format!(
-                "{} has {others} other instances; only a function with one instance is parked",
-                self.hca.name()
-            );
-            return Err((self, ProviderError::Device(why)));
+    fn begin_parking(
+        mut instances: Vec<Self>,
+    ) -> Result<ParkingProvider, (Vec<Self>, ProviderError)> {
+        if let Err(error) = check_instances(&instances) {
+            return Err((instances, error));
         }
         // Queues that have failed are repaired here if that is due.
-        self.progress();
-        let Self {
-            hca,
-            doorbells,
-            common,
-            limits,
-            cqs,
-            qps,
-            srqs,
-            events,
-            down,
-            port_unsure,
-            random,
-            variants,
-            log_mads_dropped,
-            resuming,
-        } = self;
-        let (name, begun) = (hca.name().to_owned(), hca.now());
-        match hca.begin_parking() {
+        instances.iter_mut().for_each(Provider::progress);
+        let (hcas, rests): (Vec<Hca>, Vec<Rest>) = instances.into_iter().map(Rest::of).unzip();
+        // PANIC: `check_instances` refuses an empty list.
+        let (first, common) = (&hcas[0], Arc::clone(&rests[0].common));
+        let (name, begun) = (first.name().to_owned(), first.now());
+        match Hca::begin_parking_all(hcas) {
             Ok(hca) => Ok(ParkingProvider {
                 hca: Some(hca),
                 begun,
                 stage: Some(Stage::Shared(common)),
                 facts: Facts {
                     name,
-                    max_regions: limits.max_regions,
-                    path_mtu: limits.mtu,
-                    recent_variants: variants.recent(),
-                    events,
-                    down,
-                    port_unsure,
+                    instances: rests.into_iter().map(Rest::written).collect(),
                 },
                 written: Written::default(),
             }),
             Err(refused) => {
                 let NotParked {
-                    instances, error, ..
+                    instances: hcas,
+                    error,
+                    ..
                 } = *refused;
-                let unchanged = Self {
-                    // `Hca::begin_parking` returns the instance.
-                    hca: only(instances),
-                    doorbells,
-                    common,
-                    limits,
-                    cqs,
-                    qps,
-                    srqs,
-                    events,
-                    down,
-                    port_unsure,
-                    random,
-                    variants,
-                    log_mads_dropped,
-                    resuming,
-                };
-                Err((unchanged, error.into_dat()))
+                // `Hca::begin_parking_all` returns the instances in their order.
+                let unchanged = rests.into_iter().zip(hcas);
+                let unchanged = unchanged.map(|(rest, hca)| rest.with(hca));
+                Err((unchanged.collect(), error.into_dat()))
             }
         }
     }
@@ -397,7 +453,9 @@ impl ParkProvider for MlxProvider {
         }
     }
 
-    fn cancel_parking(parking: ParkingProvider) -> Result<Self, (ParkingProvider, ProviderError)> {
+    fn cancel_parking(
+        parking: ParkingProvider,
+    ) -> Result<Vec<Self>, (ParkingProvider, ProviderError)> {
         let (hca, tables, mut parking) = parking.written_out()?;
         let checked = match Checked::new(&tables, hca.tables(), parking.begun) {
             Ok(checked) => checked,
@@ -409,7 +467,7 @@ impl ParkProvider for MlxProvider {
         match hca.cancel() {
             // A refusal of QP1 or of the port has stopped the function, so the parking has none any more.
             Ok(instances) => checked
-                .resume(only(instances))
+                .resume(instances)
                 .map_err(|error| (parking, error.into_dat())),
             Err(refused) => {
                 let NotCancelled {
@@ -444,6 +502,10 @@ impl ParkProvider for MlxProvider {
         }
     }
 
+    fn instances(unclaimed: &UnclaimedProvider<'_>) -> usize {
+        unclaimed.checked.instances()
+    }
+
     fn give_back(unclaimed: UnclaimedProvider<'_>) -> Vec<NamedFd> {
         unclaimed.hca.park()
     }
@@ -456,7 +518,7 @@ impl ParkProvider for MlxProvider {
     fn go_on(
         unclaimed: UnclaimedProvider<'_>,
         claimed: &Claimed,
-    ) -> Result<Self, (Option<Vec<NamedFd>>, ProviderError)> {
+    ) -> Result<Vec<Self>, (Option<Vec<NamedFd>>, ProviderError)> {
         let UnclaimedProvider {
             hca,
             checked,
@@ -465,7 +527,7 @@ impl ParkProvider for MlxProvider {
         match hca.go_on(claimed) {
             // A refusal of QP1 or of the port has stopped the function, so there are no descriptors to give back.
             Ok(instances) => checked
-                .resume(only(instances))
+                .resume(instances)
                 .map_err(|error| (None, error.into_dat())),
             Err(refused) => {
                 let NotResumed {
@@ -538,11 +600,25 @@ impl ParkProvider for MlxProvider {
     }
 }
 
-/// Returns the instance of a function that has one.
-fn only(mut instances: Vec<Hca>) -> Hca {
-    // PANIC: the function was begun to be parked with one, or `Checked::new` has refused any other number.
-    assert_eq!(instances.len(), 1, "instances");
-    instances.remove(0)
+/// Refuses instances that are not all of one function.
+fn check_instances(instances: &[MlxProvider]) -> Result<(), ProviderError> {
+    let Some(first) = instances.first() else {
+        return Err(ParkError::NoInstance.into_dat());
+    };
+    let is_other = |one: &&MlxProvider| !Arc::ptr_eq(&one.common, &first.common);
+    if let Some(other) = instances.iter().find(is_other) {
+        let (function, other) = (first.hca.name().to_owned(), other.hca.name().to_owned());
+        return Err(ParkError::OtherFunction { function, other }.into_dat());
+    }
+    // Readers of counters have a reference only while they hold this lock.
+    let alone = first.common.asked.lock();
+    let count = Arc::strong_count(&first.common);
+    drop(alone);
+    let given = instances.len();
+    if count > given {
+        return Err(ParkError::Instances { count, given }.into_dat());
+    }
+    Ok(())
 }
 
 impl ParkingProvider {

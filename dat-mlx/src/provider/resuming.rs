@@ -1,17 +1,17 @@
-//! The way from snapshots to a provider and its objects.
+//! The way from snapshots to the providers of a function and their objects.
 //!
 //! There are three steps:
 //!
-//! 1. [`Checked`] compares all numbers of a provider's snapshot with each other and with the tables of the function. It
+//! 1. [`Checked`] compares all numbers of the providers' snapshot with each other and with the tables of the function. It
 //!    sends no command, so a refusal leaves the device as it was.
 //! 2. The function is resumed, which drains its event queues. Then QP1 and the Ethernet port are compared with the
 //!    device's. A refusal stops the device, because the drained events would be lost.
-//! 3. The caller resumes the objects. An object comes after those that it names.
+//! 3. The caller resumes the objects, each by the instance that had it. An object comes after those that it names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dat_core::log_budget::LogBudget;
 use dat_core::provider::{
@@ -40,7 +40,7 @@ use super::errors::DriverError;
 use super::leases::{Lease, Leases};
 use super::limits::{keys, limits};
 use super::reach::Down;
-use super::snapshot::{DownSnapshot, ProviderTables, RegionSnapshot};
+use super::snapshot::{DownSnapshot, ProviderInstance, ProviderTables, RegionSnapshot};
 use super::written::{count, own, own_domains};
 use super::{KnownCq, MAX_OWNER, MlxProvider, Region, SharedProvider};
 use crate::network::CheckedNetwork;
@@ -57,9 +57,11 @@ const MAX_REASON: usize = 4096;
 /// Mask of numbers of 24 bits.
 const NUMBER_MASK: u32 = 0xff_ffff;
 
-/// State of a resumption that is not finished.
+/// State of a resumption that is not finished, which all instances share.
 #[derive(Debug)]
 pub(super) struct Resuming {
+    /// True if all objects of all instances are known.
+    is_finished: bool,
     /// Protection domains that were resumed.
     pds: BTreeSet<u32>,
     /// Protection domains of QP1 and of the Ethernet port.
@@ -96,6 +98,7 @@ impl Resuming {
         };
         let addresses = hca.gids.entries.iter();
         Ok(Self {
+            is_finished: false,
             pds: BTreeSet::new(),
             own_pds,
             wanted_pds,
@@ -152,18 +155,18 @@ impl Resuming {
     }
 }
 
-/// A provider whose tables were checked, and which has no function yet.
+/// Providers whose tables were checked, and which have no function yet.
 pub(super) struct Checked<'a> {
     tables: &'a ProviderTables,
     network: Option<CheckedNetwork<'a>>,
-    random: Random,
-    variants: Variants,
+    /// Random numbers and variants of keys, of each instance.
+    random: Vec<(Random, Variants)>,
     instances_made: u32,
     resuming: Resuming,
 }
 
 impl<'a> Checked<'a> {
-    /// Checks the tables of a provider against those of its function. Times that have passed must not be later than
+    /// Checks the tables of the providers of a function against those of the function. Times that have passed must not be later than
     /// `now`. Sends no command.
     ///
     /// # Errors
@@ -181,85 +184,82 @@ impl<'a> Checked<'a> {
             without_network,
             seed,
             instances_made,
-            recent_variants,
             registrations,
-            max_regions,
-            path_mtu,
-            events,
-            down,
-            // It matters only until the port's next event.
-            port_unsure: _,
+            instances,
         } = tables;
-        let [instance] = &hca.instances[..] else {
+        let (count, its) = (instances.len(), hca.instances.len());
+        let made = u32::try_from(count).ok();
+        let made = made.and_then(|count| instances_made.checked_add(count));
+        let Some(made) = made.filter(|_| count == its && count > 0 && *instances_made > 0) else {
             let what = format!(
-                "{} instances of the function; a provider has one",
-                hca.instances.len()
+                "{count} instances, {its} instances of the function, and {instances_made} instances made"
             );
             return Err(ResumeError::snapshot(TABLE, what));
         };
-        let number = *instances_made;
-        let is_possible = (1..u32::MAX).contains(&number)
-            && recent_variants.len() <= MAX_VARIANTS
-            && *registrations <= MAX_COUNT
-            && *max_regions > 0
-            && (path_mtu_code(hca.port.mtu)..=MAX_PATH_MTU).contains(path_mtu)
+        let is_possible = *registrations <= MAX_COUNT
             && without_network
                 .as_ref()
-                .is_none_or(|why| network.is_none() && why.len() <= MAX_REASON)
-            && down.is_none_or(|down| down.since <= now);
+                .is_none_or(|why| network.is_none() && why.len() <= MAX_REASON);
         if !is_possible {
             return Err(ResumeError::snapshot(
                 TABLE,
                 format!(
-                    "{number} instances made, {} variants, {registrations} regions registered so far, at most {max_regions} regions at a time, path MTU code {path_mtu} on a port with MTU {}, in the network: {}, reason if not: {without_network:?}, port down: {down:?}, the time is {now:?}",
-                    recent_variants.len(),
-                    hca.port.mtu,
+                    "{registrations} regions registered so far, in the network: {}, reason if not: {without_network:?}",
                     network.is_some()
                 ),
             ));
         }
-        if let Some(event) = events.iter().find(|event| !is_possible_event(event)) {
-            return Err(ResumeError::snapshot(TABLE, format!("event {event:?}")));
+        for (one, its) in instances.iter().zip(&hca.instances) {
+            check_instance(one, its, hca, now)?;
         }
-        check_link(down.is_none(), hca.link_up, instance)?;
         let resuming = Resuming::new(tables, hca)?;
         // No instance has used these streams before, so nothing that was drawn comes again.
-        let stream = |what: &str| Random::of_function(*seed, &format!("{what} of {number}"));
-        let seed_of_network = stream("network")?.number();
-        let network = network
-            .as_ref()
-            .map(|it| CheckedNetwork::new(it, hca, (seed_of_network, down.is_none()), now))
-            .transpose()?;
+        let first = *instances_made;
+        let stream =
+            |what: &str, number| Random::of_function(*seed, &format!("{what} of {number}"));
+        let seed_of_network = stream("network", first)?.number();
+        let network = network.as_ref().map(|it| {
+            // Instances that have not handled the port's last event do not know its state.
+            let mut known = instances.iter().map(|one| one.down.is_none());
+            let is_up = known.any(|is_up| is_up == it.neighbours.up) == it.neighbours.up;
+            CheckedNetwork::new(it, hca, (seed_of_network, is_up), now)
+        });
+        let random = (first..made).zip(instances).map(|(number, one)| {
+            let variants = Variants::behind(stream("variants", number)?, &one.recent_variants);
+            Ok((stream("numbers", number)?, variants))
+        });
+        let random = random.collect::<Result<_, ResumeError>>()?;
         Ok(Self {
             tables,
-            network,
-            random: stream("numbers")?,
-            variants: Variants::behind(stream("variants")?, recent_variants),
-            instances_made: number + 1,
+            network: network.transpose()?,
+            random,
+            instances_made: made,
             resuming,
         })
     }
 
-    /// Makes QP1 and the network again, and the provider. If it is refused, the function is stopped.
+    /// Returns the number of instances.
+    pub(super) fn instances(&self) -> usize {
+        self.tables.instances.len()
+    }
+
+    /// Makes QP1 and the network again, and the providers, in their order. If it is refused, the function is stopped.
     ///
     /// # Errors
     /// As [`Gsi::resume`] and [`Ethernet::resume`](hw_mlx::ethernet::Ethernet::resume).
-    pub(super) fn resume(self, mut hca: Hca) -> Result<MlxProvider, ResumeError> {
+    pub(super) fn resume(self, mut hcas: Vec<Hca>) -> Result<Vec<MlxProvider>, ResumeError> {
         let Self {
             tables,
             network,
             random,
-            variants,
             instances_made,
             resuming,
         } = self;
-        let gsi = Gsi::resume(&mut hca, &tables.gsi)?;
-        let network = network.map(|it| it.resume(&mut hca)).transpose()?;
-        let mut limits = limits(&hca, network.is_some());
-        // Fewer mappings may be left than at the opening, but those that exist are the arena's.
-        limits.max_regions = tables.max_regions.min(keys(&hca, network.is_some()));
-        // The MTU may have become smaller, as it may for a function that was not parked.
-        limits.mtu = tables.path_mtu;
+        // PANIC: `Checked::new` refuses tables without instances, and there are as many as in the tables.
+        let hca = hcas.first_mut().expect("an instance");
+        // QP1 and the port belong to no instance.
+        let gsi = Gsi::resume(hca, &tables.gsi)?;
+        let network = network.map(|it| it.resume(hca)).transpose()?;
         let common = SharedProvider {
             mads_dropped: gsi.dropped().clone(),
             network_counters: network.as_ref().map(|network| network.counters().clone()),
@@ -273,27 +273,85 @@ impl<'a> Checked<'a> {
             is_resuming: AtomicBool::new(true),
             asked: Arc::default(),
         };
-        let down = tables.down.map(|it| {
-            let DownSnapshot { since, trains } = it;
-            Down { since, trains }
+        let (common, resuming) = (Arc::new(common), Arc::new(Mutex::new(resuming)));
+        let all = hcas.into_iter().zip(&tables.instances).zip(random);
+        let all = all.map(|((hca, one), random)| {
+            let shared = (Arc::clone(&common), Arc::clone(&resuming));
+            instance(hca, one, random, shared)
         });
-        Ok(MlxProvider {
-            doorbells: Doorbells::new(hca.uar().clone()),
-            hca,
-            common: Arc::new(common),
-            limits,
-            cqs: BTreeMap::new(),
-            qps: BTreeMap::new(),
-            srqs: BTreeMap::new(),
-            events: tables.events.iter().copied().collect(),
-            down,
-            port_unsure: tables.port_unsure,
-            random,
-            variants,
-            log_mads_dropped: LogBudget::default(),
-            resuming: Some(Box::new(resuming)),
-        })
+        Ok(all.collect())
     }
+}
+
+/// Makes an instance of a function that is resumed.
+fn instance(
+    hca: Hca,
+    tables: &ProviderInstance,
+    (random, variants): (Random, Variants),
+    (common, resuming): (Arc<SharedProvider>, Arc<Mutex<Resuming>>),
+) -> MlxProvider {
+    let is_joined = common.network.is_some();
+    let mut limits = limits(&hca, is_joined);
+    // Fewer mappings may be left than at the opening, but those that exist are the arena's.
+    limits.max_regions = tables.max_regions.min(keys(&hca, is_joined));
+    // The MTU may have become smaller, as it may for a function that was not parked.
+    limits.mtu = tables.path_mtu;
+    let down = tables.down.map(|it| {
+        let DownSnapshot { since, trains } = it;
+        Down { since, trains }
+    });
+    MlxProvider {
+        doorbells: Doorbells::new(hca.uar().clone()),
+        hca,
+        common,
+        limits,
+        cqs: BTreeMap::new(),
+        qps: BTreeMap::new(),
+        srqs: BTreeMap::new(),
+        events: tables.events.iter().copied().collect(),
+        down,
+        port_unsure: tables.port_unsure,
+        random,
+        variants,
+        log_mads_dropped: LogBudget::default(),
+        resuming: Some(resuming),
+    }
+}
+
+/// Checks the tables of an instance against those of the function.
+fn check_instance(
+    one: &ProviderInstance,
+    its: &InstanceSnapshot,
+    hca: &HcaTables,
+    now: Instant,
+) -> Result<(), ResumeError> {
+    let ProviderInstance {
+        recent_variants,
+        max_regions,
+        path_mtu,
+        events,
+        down,
+        // It matters only until the port's next event.
+        port_unsure: _,
+    } = one;
+    let is_possible = recent_variants.len() <= MAX_VARIANTS
+        && *max_regions > 0
+        && (path_mtu_code(hca.port.mtu)..=MAX_PATH_MTU).contains(path_mtu)
+        && down.is_none_or(|down| down.since <= now);
+    if !is_possible {
+        return Err(ResumeError::snapshot(
+            TABLE,
+            format!(
+                "{} variants, at most {max_regions} regions at a time, path MTU code {path_mtu} on a port with MTU {}, port down: {down:?}, the time is {now:?}",
+                recent_variants.len(),
+                hca.port.mtu
+            ),
+        ));
+    }
+    if let Some(event) = events.iter().find(|event| !is_possible_event(event)) {
+        return Err(ResumeError::snapshot(TABLE, format!("event {event:?}")));
+    }
+    check_link(down.is_none(), hca.link_up, its)
 }
 
 /// Returns whether an event can be one that a parked provider has.
@@ -328,9 +386,11 @@ fn check_link(is_up: bool, link_up: bool, instance: &InstanceSnapshot) -> Result
 }
 
 /// Returns the state of a resumption that is not finished.
-fn unfinished(resuming: &mut Option<Box<Resuming>>) -> Result<&mut Resuming, ResumeError> {
-    let resuming = resuming.as_deref_mut();
-    resuming.ok_or_else(|| {
+fn unfinished(
+    resuming: Option<&Arc<Mutex<Resuming>>>,
+) -> Result<MutexGuard<'_, Resuming>, ResumeError> {
+    let resuming = resuming.map(|it| it.lock().unwrap_or_else(PoisonError::into_inner));
+    resuming.filter(|it| !it.is_finished).ok_or_else(|| {
         ResumeError::snapshot("an object", "it comes after the end of the resumption")
     })
 }
@@ -345,14 +405,14 @@ impl MlxProvider {
     }
 
     /// Returns the state of the resumption.
-    fn resuming(&mut self) -> Result<&mut Resuming, ResumeError> {
-        unfinished(&mut self.resuming)
+    fn resuming(&self) -> Result<MutexGuard<'_, Resuming>, ResumeError> {
+        unfinished(self.resuming.as_ref())
     }
 
     /// Makes a protection domain again. The device has no query for it. It is confirmed when objects that name it are
     /// compared with the device's.
     pub(super) fn resume_domain(&mut self, pd: u32) -> Result<u32, ResumeError> {
-        let resuming = self.resuming()?;
+        let mut resuming = self.resuming()?;
         let why = if pd > NUMBER_MASK {
             "is no number of 24 bits"
         } else if resuming.own_pds.contains(&pd) {
@@ -376,7 +436,7 @@ impl MlxProvider {
         snapshot: &RegionSnapshot,
     ) -> Result<(Registration<Region>, DmaMemory), ResumeError> {
         let Self { hca, resuming, .. } = self;
-        let resuming = unfinished(resuming)?;
+        let mut resuming = unfinished(resuming.as_ref())?;
         resuming.check_pd("a region", pd)?;
         let memory = resuming.memory(hca, snapshot)?;
         let RegionSnapshot {
@@ -434,7 +494,7 @@ impl MlxProvider {
         owner: u32,
         snapshot: &CqSnapshot,
     ) -> Result<Cq, ResumeError> {
-        self.resuming()?;
+        drop(self.resuming()?);
         if self.cqs.len() >= self.limits.max_cqs as usize {
             let what = format!(
                 "{:#x}: there are {} others, and at most {} in all, one event each",
@@ -533,7 +593,8 @@ impl MlxProvider {
     /// knows the peer.
     fn peer_of(&mut self, snapshot: &QpSnapshot) -> Result<Option<Arc<()>>, ResumeError> {
         let index = snapshot.source_gid_index;
-        let source = index.and_then(|index| self.resuming.as_ref()?.addresses.get(&index).copied());
+        let known = |index| self.resuming().ok()?.addresses.get(&index).copied();
+        let source = index.and_then(known);
         let Some(source) = source.filter(|_| self.common.network.is_some()) else {
             return Ok(None);
         };
@@ -571,11 +632,27 @@ impl MlxProvider {
         })
     }
 
-    /// Ends the resumption: all objects are known, so events are collected from now on.
+    /// Ends the resumption: all objects of all instances are known, so this one collects events from now on. The first
+    /// call of an instance compares the objects with those of the device.
     pub(super) fn finish(&mut self) -> Result<(), ResumeError> {
-        let Some(resuming) = &self.resuming else {
+        let Some(resuming) = self.resuming.clone() else {
             return Ok(());
         };
+        let mut resuming = resuming.lock().unwrap_or_else(PoisonError::into_inner);
+        if !resuming.is_finished {
+            self.finish_function(&resuming)?;
+            resuming.is_finished = true;
+        }
+        drop(resuming);
+        self.resuming = None;
+        self.collect();
+        // Datagrams and frames may have come meanwhile, for which there is no further event.
+        self.hca.call_again();
+        Ok(())
+    }
+
+    /// Checks that all objects of the function are known, and ends its resumption.
+    fn finish_function(&mut self, resuming: &Resuming) -> Result<(), ResumeError> {
         let (resumed, wanted) = (resuming.pds.len(), resuming.wanted_pds);
         if resumed != wanted {
             let what = format!("{resumed} protection domains of {wanted} were resumed");
@@ -593,11 +670,7 @@ impl MlxProvider {
                 "memory that only the previous process used was freed"
             );
         }
-        self.resuming = None;
         self.common.is_resuming.store(false, Ordering::Release);
-        self.collect();
-        // Datagrams and frames may have come meanwhile, for which there is no further event.
-        self.hca.call_again();
         Ok(())
     }
 }

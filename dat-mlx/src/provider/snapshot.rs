@@ -13,16 +13,16 @@ use dat_core::provider::ProviderEvent;
 
 use crate::network::NetworkSnapshot;
 
-/// A provider that was parked.
+/// A function that was parked, with its instances.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ProviderSnapshot {
-    /// The function and its instance.
+    /// The function and its instances.
     pub hca: HcaSnapshot,
-    /// The provider's tables.
+    /// The tables of the function's providers.
     pub tables: ProviderTables,
 }
 
-/// The tables of a provider, at its quiet point.
+/// The tables of the providers of a function, at its quiet point.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ProviderTables {
     /// QP1. Its protection domain has no other objects.
@@ -36,13 +36,20 @@ pub struct ProviderTables {
     pub seed: Option<u64>,
     /// Number of instances made so far, resumed ones included. With a configured seed, each draws other numbers.
     pub instances_made: u32,
-    /// Variants (low bytes) of the last keys, oldest first, at most 64. The next keys have others.
-    pub recent_variants: Vec<u8>,
     /// Number of regions registered since the function was opened.
     pub registrations: u64,
-    /// Maximum number of regions, as it was reported when the function was opened.
+    /// The instances, in the order of those of [`ProviderSnapshot::hca`].
+    pub instances: Vec<ProviderInstance>,
+}
+
+/// The tables of an instance, at the function's quiet point.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ProviderInstance {
+    /// Variants (low bytes) of the last keys, oldest first, at most 64. The next keys have others.
+    pub recent_variants: Vec<u8>,
+    /// Maximum number of regions, as it was reported when the instance was opened.
     pub max_regions: u32,
-    /// Path MTU code, as it was reported when the function was opened.
+    /// Path MTU code, as it was reported when the instance was opened.
     pub path_mtu: u8,
     /// Events that the caller has not fetched, oldest first.
     pub events: Vec<ProviderEvent>,

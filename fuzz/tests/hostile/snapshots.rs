@@ -5,11 +5,11 @@
 //! `driver`) change the numbers in the layer's own snapshots.
 
 use bolero::check;
-use udapl::handover::{Parked, resume};
+use udapl::handover::{Parked, resume_all};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-const SNAPSHOT: &[u8] = include_bytes!("../../../udapl/tests/dat/snapshots/form-1.bin");
+const SNAPSHOT: &[u8] = include_bytes!("../../../udapl/tests/dat/snapshots/form-2.bin");
 /// Place of the checksum in the header.
 const CHECKSUM: core::ops::Range<usize> = 24..28;
 
@@ -33,7 +33,7 @@ fn changed_snapshots() {
                 snapshot[CHECKSUM].copy_from_slice(checksum.as_bytes());
             }
             let descriptors = Vec::new();
-            let refused = resume(Parked {
+            let refused = resume_all(Parked {
                 snapshot,
                 descriptors,
             });

@@ -8,7 +8,7 @@
 //!   16..24    length of the contents
 //!   24..28    CRC-32 of all other bytes
 //!   28..      the layers: 16 bytes with the name, 4 with the version of its snapshots
-//!             the contents: the instance and the program's own bytes, in postcard's form
+//!             the contents: the instances of an adapter and the program's own bytes, in postcard's form
 //! ```
 //!
 //! postcard's form has no names and no types, so both sides must know the same ones. Each layer has a version, which
@@ -29,15 +29,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const MAX_WORDS: usize = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"udapl\r\n\x1a";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The layers, and the versions of their snapshots. A version changes if the form of a type in the layer's snapshots
 /// does, including types of other crates in them.
 const LAYERS: [(&str, u32); 5] = [
     ("driver", 1),
     ("hw-mlx", 1),
     ("neighbour", 1),
-    ("dat-core", 1),
-    ("dat-mlx", 1),
+    ("dat-core", 2),
+    ("dat-mlx", 2),
 ];
 const NAME_BYTES: usize = 16;
 
@@ -147,7 +147,7 @@ fn describe(layers: &[Layer]) -> String {
 #[derive(Serialize)]
 #[serde(bound = "IaSnapshot<P>: Serialize")]
 struct Written<'a, P: ParkProvider> {
-    ia: &'a IaSnapshot<P>,
+    ias: &'a IaSnapshot<P>,
     #[serde(with = "serde_bytes")]
     words: &'a [u8],
 }
@@ -155,21 +155,21 @@ struct Written<'a, P: ParkProvider> {
 #[derive(Deserialize)]
 #[serde(bound = "IaSnapshot<P>: Deserialize<'de>")]
 struct Read<P: ParkProvider> {
-    ia: IaSnapshot<P>,
+    ias: IaSnapshot<P>,
     #[serde(with = "serde_bytes")]
     words: Vec<u8>,
 }
 
 /// Writes a snapshot.
 pub(super) fn write<P: ParkProvider>(
-    ia: &IaSnapshot<P>,
+    ias: &IaSnapshot<P>,
     words: &[u8],
 ) -> Result<Vec<u8>, FormatError>
 where
     P::Snapshot: Serialize,
     IaTables<P>: Serialize,
 {
-    let contents = postcard::to_stdvec(&Written { ia, words }).map_err(contents)?;
+    let contents = postcard::to_stdvec(&Written { ias, words }).map_err(contents)?;
     let layers = layers();
     let mut header = Header {
         magic: MAGIC,
@@ -231,7 +231,7 @@ where
         let (found, wanted) = (describe(&found), describe(&wanted));
         return Err(FormatError::Layers { found, wanted });
     }
-    let (Read { ia, words }, after) =
+    let (Read { ias, words }, after) =
         postcard::take_from_bytes::<Read<P>>(contained).map_err(contents)?;
     if !after.is_empty() {
         let why = format!("{} bytes follow them", after.len());
@@ -241,7 +241,7 @@ where
     if bytes > MAX_WORDS {
         return Err(FormatError::Words { bytes });
     }
-    Ok((ia, words))
+    Ok((ias, words))
 }
 
 /// Returns the CRC-32 of all bytes except the checksum itself.

@@ -11,12 +11,14 @@
 //! | `RESTARTED_HANDOVERS` | number of times that the adapter goes to another process |
 //! | `RESTARTED_UNIT` | a unit of systemd, whose processes are the chain and hand over by its store |
 //! | `RESTARTED_SAID` | the file with the output of the unit's processes |
-//! | `SNAPSHOT_BLESS` | a file, into which each process writes the snapshot of its adapter |
+//! | `RESTARTED_INSTANCES` | number of instances of the adapter of [`several`] |
+//! | `SNAPSHOT_BLESS` | a file, into which the first process of [`several`] writes the snapshot of its adapter |
 
 mod card;
 mod chain;
 mod end;
 mod figures;
+mod several;
 
 use core::time::Duration;
 use std::io::{BufRead, BufReader, Lines};

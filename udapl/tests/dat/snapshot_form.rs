@@ -1,15 +1,15 @@
 //! Snapshots as bytes: a file in the form of this version is read, and other bytes are refused.
 //!
-//! A process of module `restarted` has written the file (`RESTARTED_CONNECTIONS=1 SNAPSHOT_BLESS=FILE`). The snapshot
+//! A process of module `restarted` has written the file (`RESTARTED_INSTANCES=2 SNAPSHOT_BLESS=FILE`). The snapshot
 //! can be read, and is then refused, because its descriptors do not exist any more. A form that changes has a new
 //! version and a new file.
 
-use udapl::handover::{FormatError, Parked, ResumeFailure, resume};
+use udapl::handover::{FormatError, Parked, ResumeFailure, resume, resume_all};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-/// Form 1.
-const FORM_1: &[u8] = include_bytes!("snapshots/form-1.bin");
+/// Form 2.
+const FORM_2: &[u8] = include_bytes!("snapshots/form-2.bin");
 const HEADER_BYTES: usize = 28;
 const LAYER_BYTES: usize = 20;
 const LAYERS: usize = 5;
@@ -20,7 +20,7 @@ fn refusal(snapshot: Vec<u8>) -> ResumeFailure {
         snapshot,
         descriptors,
     };
-    resume(parked).expect_err("no descriptors").error
+    resume_all(parked).expect_err("no descriptors").error
 }
 
 fn form_error(snapshot: Vec<u8>) -> FormatError {
@@ -39,17 +39,28 @@ fn sealed(mut snapshot: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn a_snapshot_of_form_1_is_read_and_refused_only_for_what_is_not_there_any_more() {
-    let error = refusal(FORM_1.to_vec());
+fn a_snapshot_of_form_2_is_read_and_refused_only_for_what_is_not_there_any_more() {
+    let error = refusal(FORM_2.to_vec());
     // Its descriptors are missing; before that, its time may be later than that of a machine that was started later,
     // and an IA of another test may have its number.
     assert!(matches!(error, ResumeFailure::Instance(_)), "{error}");
 }
 
 #[test]
+fn a_snapshot_of_several_instances_is_refused_by_a_call_that_resumes_one() {
+    let parked = Parked {
+        snapshot: FORM_2.to_vec(),
+        descriptors: Vec::new(),
+    };
+    let error = resume(parked).expect_err("two instances").error;
+    let wanted = "the snapshot has 2 instances: resume all of them together";
+    assert_eq!(error.to_string(), wanted);
+}
+
+#[test]
 fn each_damaged_byte_of_a_snapshot_is_noticed() {
-    for at in 0..FORM_1.len() {
-        let mut damaged = FORM_1.to_vec();
+    for at in 0..FORM_2.len() {
+        let mut damaged = FORM_2.to_vec();
         damaged[at] ^= 1 << (at % 8);
         let error = form_error(damaged);
         let is_named = match at {
@@ -64,28 +75,29 @@ fn each_damaged_byte_of_a_snapshot_is_noticed() {
 
 #[test]
 fn a_snapshot_of_any_other_length_is_refused() {
-    for bytes in 0..FORM_1.len() {
-        let error = form_error(FORM_1[..bytes].to_vec());
+    for bytes in 0..FORM_2.len() {
+        let error = form_error(FORM_2[..bytes].to_vec());
         assert!(
             matches!(error, FormatError::Length { .. }),
             "{bytes}: {error}"
         );
     }
-    let longer = [FORM_1, &[0]].concat();
+    let longer = [FORM_2, &[0]].concat();
     assert!(matches!(form_error(longer), FormatError::Length { .. }));
 }
 
 #[test]
 fn a_layer_of_another_version_is_refused_by_name() {
     for layer in 0..LAYERS {
-        let mut newer = FORM_1.to_vec();
+        let mut newer = FORM_2.to_vec();
         let version = HEADER_BYTES + layer * LAYER_BYTES + 16;
+        let ours = newer[version];
         newer[version] += 1;
         let name = newer[version - 16..version].split(|byte| *byte == 0).next();
         let name = String::from_utf8_lossy(name.expect("a name")).into_owned();
         let error = form_error(sealed(newer)).to_string();
-        assert!(error.contains(&format!("{name} 2")), "{error}");
-        assert!(error.contains(&format!("{name} 1")), "{error}");
+        assert!(error.contains(&format!("{name} {}", ours + 1)), "{error}");
+        assert!(error.contains(&format!("{name} {ours}")), "{error}");
     }
 }
 
@@ -94,11 +106,11 @@ fn a_layer_of_another_version_is_refused_by_name() {
 fn contents_that_are_cut_or_followed_by_others_are_refused() {
     let start = HEADER_BYTES + LAYERS * LAYER_BYTES;
     let with = |contents: &[u8]| {
-        let mut all = [&FORM_1[..start], contents].concat();
+        let mut all = [&FORM_2[..start], contents].concat();
         all[16..24].copy_from_slice(U64::new(contents.len() as u64).as_bytes());
         form_error(sealed(all))
     };
-    let contents = &FORM_1[start..];
+    let contents = &FORM_2[start..];
     for bytes in 0..contents.len() {
         let error = with(&contents[..bytes]);
         assert!(

@@ -1,4 +1,4 @@
-//! Checks of an instance's tables that need no device.
+//! Checks of the tables of an adapter and of its instances that need no device.
 //!
 //! The old process makes them before its provider finishes the parking, so that the next process is not the first one
 //! that finds a contradiction. The next process makes them before it claims the handover: a refusal then changes
@@ -12,6 +12,7 @@ mod endpoints;
 mod objects;
 mod requests;
 
+use self::requests::Listeners;
 use super::names::{Conns, check_counters, free_keys, key_of, text};
 use crate::attributes::IaAttr;
 use crate::cm::Cm;
@@ -20,7 +21,7 @@ use crate::handle::{
     AnyHandle, CnoKey, CrKey, EpKey, EvdKey, Handle, LmrKey, PspKey, PzKey, RmrKey, RspKey, SrqKey,
 };
 use crate::ia::instance::{IaConfig, cm_config};
-use crate::ia::snapshot::IaTables;
+use crate::ia::snapshot::{AdapterTables, IaTables};
 use crate::object::ep::state::EpState;
 use crate::object::evd::streams::{Stream, Streams};
 use crate::object::snapshot::TableSnapshot;
@@ -34,27 +35,75 @@ use slotmap::Key;
 use std::collections::BTreeSet;
 
 /// Checks tables at the time `now`, and makes the connection manager.
-pub(super) fn check<P: ParkProvider>(tables: &IaTables<P>, now: Nanos) -> Result<Cm, ResumeError> {
-    check_config(&tables.config)?;
-    check_sums(tables)?;
-    if !tables.cm.events.is_empty() {
+pub(super) fn check<P: ParkProvider>(
+    adapter: &AdapterTables,
+    instances: &[IaTables<P>],
+    now: Nanos,
+) -> Result<Cm, ResumeError> {
+    let AdapterTables { limits, cm: tables } = adapter;
+    if !tables.events.is_empty() {
         let what = "the connection manager has events that were not handled";
         return Err(ResumeError::snapshot("the events", what));
     }
-    let cm = Cm::resume(&tables.cm, &cm_config(&tables.limits), now)?;
-    let mut conns = Conns::new(&tables.cm);
-    let mut objects = Objects::of(tables)?;
+    let cm = Cm::resume(tables, &cm_config(limits), now)?;
+    let count = instances.len() as u64;
+    for conn in &tables.conns {
+        if let Some(owner) = conn.owner.filter(|owner| u64::from(*owner) >= count) {
+            let what = format!("{:?} is of instance {owner} of {count}", conn.id);
+            return Err(ResumeError::snapshot("connections", what));
+        }
+    }
+    let mut shared = SharedChecks {
+        attr: IaAttr::from_limits(limits),
+        atomics: limits.atomics,
+        parked_at: tables.parked_at,
+        cm: &cm,
+        conns: Conns::new(tables),
+        listeners: Listeners::default(),
+    };
+    for (index, tables) in (0..).zip(instances) {
+        let checked = check_instance(tables, index, &mut shared);
+        checked.map_err(|error| error.of_instance(tables.number))?;
+    }
+    let SharedChecks {
+        conns, listeners, ..
+    } = shared;
+    listeners.check_all(tables.listeners.len())?;
+    conns.check_left()?;
+    Ok(cm)
+}
+
+/// What the checks of all instances share.
+struct SharedChecks<'a> {
+    /// Attributes of an adapter with the limits of the snapshot.
+    attr: IaAttr,
+    /// True if the device has atomic operations.
+    atomics: bool,
+    parked_at: Nanos,
+    cm: &'a Cm,
+    conns: Conns<'a>,
+    listeners: Listeners,
+}
+
+/// Checks the tables of the instance at the place `index`.
+fn check_instance<P: ParkProvider>(
+    tables: &IaTables<P>,
+    index: u32,
+    shared: &mut SharedChecks<'_>,
+) -> Result<(), ResumeError> {
+    check_config(&tables.config)?;
+    check_sums(tables)?;
+    let mut objects = Objects::of(tables, index, shared.attr.clone())?;
     objects.check_cnos(tables)?;
     objects.check_srqs(tables)?;
     objects.check_evds(tables)?;
-    objects.check_lmrs(tables)?;
+    objects.check_lmrs(tables, shared.atomics)?;
     objects.check_rmrs(tables)?;
-    objects.check_eps(tables, &mut conns)?;
-    objects.check_requests(tables, &cm, &mut conns)?;
+    objects.check_eps(tables, shared.parked_at, &mut shared.conns)?;
+    objects.check_requests(tables, shared)?;
     objects.check_async_evds(tables)?;
     objects.check_shares(tables)?;
-    objects.check_contexts(tables)?;
-    Ok(cm)
+    objects.check_contexts(tables)
 }
 
 fn check_config(config: &IaConfig) -> Result<(), ResumeError> {
@@ -129,6 +178,8 @@ fn most(failures: Failures) -> u64 {
 /// The objects of a snapshot, by key, each with what the checks of other objects need.
 struct Objects {
     ia: u32,
+    /// Place of the instance in the snapshot, which is the owner of its connections.
+    index: u32,
     /// Attributes of an adapter with the limits of the snapshot.
     attr: IaAttr,
     pzs: Table<PzKey, ()>,
@@ -151,11 +202,16 @@ struct KnownEvd {
 }
 
 impl Objects {
-    fn of<P: ParkProvider>(tables: &IaTables<P>) -> Result<Self, ResumeError> {
+    fn of<P: ParkProvider>(
+        tables: &IaTables<P>,
+        index: u32,
+        attr: IaAttr,
+    ) -> Result<Self, ResumeError> {
         let ia = tables.number;
         Ok(Self {
             ia,
-            attr: IaAttr::from_limits(&tables.limits),
+            index,
+            attr,
             pzs: table("the PZs", &tables.pzs, ia, |one| Ok((one.pz, ())))?,
             cnos: table("the CNOs", &tables.cnos, ia, |one| Ok((one.cno, ())))?,
             srqs: table("the SRQs", &tables.srqs, ia, |one| Ok((one.srq, ())))?,

@@ -17,6 +17,9 @@ use crate::slots::Slots;
 
 type EpSnapshotOf<P> = EpSnapshot<<P as ParkProvider>::QpSnapshot, <P as ParkProvider>::CqSnapshot>;
 
+/// The connections of an adapter that is resumed.
+pub(super) type ConnsById<'a> = BTreeMap<ConnId, &'a ConnSnapshot>;
+
 /// Queue pair and discard queue of an endpoint.
 type QueuesOfEp<P> = (
     Option<<P as crate::provider::Provider>::Qp>,
@@ -25,14 +28,16 @@ type QueuesOfEp<P> = (
 
 impl<P: ParkProvider> Ia<P> {
     /// Makes the endpoints again.
-    pub(super) fn read_eps(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
+    pub(super) fn read_eps(
+        &mut self,
+        tables: &IaTables<P>,
+        conns: &ConnsById<'_>,
+    ) -> Result<(), ResumeError> {
         const TABLE: &str = "the endpoints";
-        let conns = tables.cm.conns.iter();
-        let conns: BTreeMap<_, _> = conns.map(|conn| (conn.id, conn)).collect();
         let mut setups = Vec::new();
         let make = |ia: &mut Self, key, one: &EpSnapshot<_, _>| {
             let setup = ia.existing_setup_of(one)?;
-            let ep = ia.read_ep(key, &setup, one, &conns)?;
+            let ep = ia.read_ep(key, &setup, one, conns)?;
             setups.push((key, setup));
             Ok(ep)
         };
@@ -50,7 +55,7 @@ impl<P: ParkProvider> Ia<P> {
         key: EpKey,
         setup: &Setup,
         one: &EpSnapshotOf<P>,
-        conns: &BTreeMap<ConnId, &ConnSnapshot>,
+        conns: &ConnsById<'_>,
     ) -> Result<Ep<P>, ResumeError> {
         let binds = self.binds_of(one)?;
         let (qp, discard) = self.queues_of(key, setup, one)?;

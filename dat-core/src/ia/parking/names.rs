@@ -62,17 +62,19 @@ impl<'a> Conns<'a> {
         Self(cm.conns.iter().map(|conn| (conn.id, conn)).collect())
     }
 
-    /// Returns the connection of an object.
+    /// Returns the connection of an object of the instance `owner`.
     ///
     /// # Errors
-    /// There is no such connection, or the instance has released it, or another object has it.
+    /// There is no such connection, or it is another instance's, or the instance has released it, or another object has
+    /// it.
     pub(super) fn take(
         &mut self,
         object: impl Debug,
         id: ConnId,
+        owner: u32,
     ) -> Result<&'a ConnSnapshot, ResumeError> {
         let conn = self.0.remove(&id);
-        conn.filter(|conn| conn.owner == Some(0) && !conn.released && !conn.silent)
+        conn.filter(|conn| conn.owner == Some(owner) && !conn.released && !conn.silent)
             .ok_or_else(|| {
                 let what = format!("{id:?} does not exist, or has another user");
                 ResumeError::snapshot(text(object), what)

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::vec;
 
+use super::endpoints::ConnsById;
 use super::names::{check_counters, free_keys, key_of, refused, text};
 use crate::attributes::HIDDEN;
 use crate::error::parking::ResumeError;
@@ -32,17 +33,19 @@ type Uses = BTreeMap<LmrKey, (u32, u32)>;
 /// Objects with their keys, and the keys of the next objects in empty slots.
 type Read<K, V> = (vec::IntoIter<(K, V)>, Vec<K>);
 
-/// Checks that the limits of the tables are those of the device.
-pub(super) fn check_limits<P: ParkProvider>(
-    provider: &P,
-    tables: &IaTables<P>,
+/// Checks that the limits of a snapshot are those of an instance of the device, the first one or a further one.
+pub(super) fn check_limits(
+    device: &Limits,
+    limits: &Limits,
+    is_first: bool,
 ) -> Result<(), ResumeError> {
-    // Two limits are not compared: the name is the process's, and the number of regions depends on mapped memory.
-    let device = provider.limits();
+    // Two limits are not compared: the name is the process's, and the number of regions depends on mapped memory. The
+    // path MTU is that of the time at which an instance was opened, and the snapshot has that of the first one.
     let snapshot = Limits {
         adapter_name: device.adapter_name.clone(),
         max_regions: device.max_regions,
-        ..tables.limits.clone()
+        mtu: if is_first { limits.mtu } else { device.mtu },
+        ..limits.clone()
     };
     if snapshot != *device {
         let what = format!("they are {snapshot:?}, and the device has {device:?}");
@@ -53,14 +56,18 @@ pub(super) fn check_limits<P: ParkProvider>(
 
 impl<P: ParkProvider> Ia<P> {
     /// Makes all objects again, except that no queue is armed.
-    pub(super) fn read_in(&mut self, tables: &IaTables<P>) -> Result<(), ResumeError> {
+    pub(super) fn read_in(
+        &mut self,
+        tables: &IaTables<P>,
+        conns: &ConnsById<'_>,
+    ) -> Result<(), ResumeError> {
         self.read_pzs(tables)?;
         self.read_cnos(tables)?;
         self.read_srqs(tables)?;
         self.read_evds(tables)?;
         self.read_lmrs(tables)?;
         self.read_rmrs(tables)?;
-        self.read_eps(tables)?;
+        self.read_eps(tables, conns)?;
         self.read_requests(tables)?;
         self.read_async_evds(tables)?;
         self.contexts = tables.contexts.iter().copied().collect();

@@ -16,18 +16,13 @@ use crate::object::pz::Pz;
 use crate::object::snapshot::{
     CrSnapshot, LmrSnapshot, PspSnapshot, PzSnapshot, RspSnapshot, TableSnapshot,
 };
-use crate::provider::{Limits, Nanos, ParkProvider};
+use crate::provider::ParkProvider;
 use crate::slots::{Resident, Slots};
 use crate::table::Table;
 
 impl<P: ParkProvider> Ia<P> {
     /// Writes the instance out, whose provider is at its quiet point. The instance has no objects afterwards.
-    pub(super) fn write_out(
-        &mut self,
-        parking: &mut P::Parking,
-        now: Nanos,
-        limits: Limits,
-    ) -> IaTables<P> {
+    pub(super) fn write_out(&mut self, parking: &mut P::Parking) -> IaTables<P> {
         let Self {
             id: ia,
             regions,
@@ -97,9 +92,7 @@ impl<P: ParkProvider> Ia<P> {
             .sort_by_key(|cno| order.get(&cno.cno.key).copied());
         IaTables {
             number: ia,
-            limits,
             config: *config,
-            cm: state.park(now),
             async_evd: EvdHandle::new(*async_evd, ia),
             async_evds: handles(async_evds.iter().copied(), ia),
             contexts,

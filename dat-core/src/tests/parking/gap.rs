@@ -35,7 +35,7 @@ fn a_message_that_arrived_meanwhile_counts_although_all_deadlines_passed() {
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
     b.ia.progress();
     let mut parked_b = parked(b.ia);
-    for conn in &mut parked_b.0.tables.cm.conns {
+    for conn in &mut parked_b.0.adapter.cm.conns {
         conn.retries = conn.max_retries;
     }
     net.drop_mads(true);

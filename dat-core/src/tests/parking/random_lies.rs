@@ -445,9 +445,7 @@ impl Harm for IaTables<Mock> {
     fn harm(&mut self, random: &mut Random) {
         let Self {
             number,
-            limits,
             config,
-            cm,
             async_evd,
             async_evds,
             contexts,
@@ -468,7 +466,6 @@ impl Harm for IaTables<Mock> {
         if random.one_in(6) {
             let alone: &mut [&mut dyn Harm] = &mut [
                 number,
-                limits,
                 config,
                 async_evd,
                 async_evds,
@@ -480,10 +477,31 @@ impl Harm for IaTables<Mock> {
             return pick(alone, random);
         }
         let tables: &mut [&mut dyn Harm] =
-            &mut [cm, pzs, lmrs, cnos, evds, srqs, rmrs, psps, rsps, crs, eps];
+            &mut [pzs, lmrs, cnos, evds, srqs, rmrs, psps, rsps, crs, eps];
         // Endpoints have the most fields.
         let at = random.below(tables.len() + 5).min(tables.len() - 1);
         tables[at].harm(random);
+    }
+}
+
+impl Harm for IaSnapshot<Mock> {
+    fn harm(&mut self, random: &mut Random) {
+        let Self {
+            // The nodes of the mock.
+            provider: _,
+            adapter: AdapterTables { limits, cm },
+            instances,
+        } = self;
+        match random.below(20) {
+            0 => limits.harm(random),
+            1 | 2 => cm.harm(random),
+            3 => instances.harm(random),
+            _ => {
+                let at = random.below(instances.len());
+                let one = instances.get_mut(at);
+                one.into_iter().for_each(|one| one.harm(random));
+            }
+        }
     }
 }
 
@@ -545,16 +563,23 @@ fn a_snapshot_with_random_changes_is_refused_or_harmless() {
     let (mut refused, mut taken) = (0_u32, 0_u32);
     for seed in 0..SEEDS {
         let Everything { net, a, b: _b, .. } = Everything::new();
-        let (snapshot, handover) = parked(a.ia);
-        let mut random = Random(seed, snapshot.tables.number);
+        // A further instance, whose tables may be changed, too.
+        let second =
+            a.ia.opened()
+                .instance(net.instance_of(0), IaConfig::default());
+        let ias = vec![a.ia, second.expect("opens")];
+        let (snapshot, handover) = Ia::park_all(ias).expect("parks");
+        let mut random = Random(seed, snapshot.instances[0].number);
         let mut changed = snapshot.clone();
         for _ in 0..=random.below(2) {
-            changed.tables.harm(&mut random);
+            changed.harm(&mut random);
         }
-        match Ia::resume(&changed, handover, &()) {
-            Ok(ia) => {
+        match Ia::resume_all(&changed, handover, &()) {
+            Ok(ias) => {
                 taken += 1;
-                use_up(ia, &snapshot.tables, &net);
+                for (ia, tables) in ias.into_iter().zip(&snapshot.instances) {
+                    use_up(ia, tables, &net);
+                }
             }
             Err(_) => refused += 1,
         }

@@ -8,8 +8,8 @@ use crate::provider::ProviderEvent;
 /// Parks an instance, which is refused. Returns the instance and the text of the reason.
 fn refused(ia: Ia<Mock>) -> (Ia<Mock>, String) {
     let refused = ia.park().map(drop).expect_err("cannot be parked");
-    let NotParked { ia, error } = *refused;
-    (ia.expect("the instance"), error.to_string())
+    let NotParked { mut ias, error } = *refused;
+    (ias.pop().expect("the instance"), error.to_string())
 }
 
 /// Checks that a side is refused for a reason, and that it parks after `cure`.
@@ -33,7 +33,8 @@ fn functions_of_the_program_are_refused_until_it_removes_them() {
     let mut a = Side::new(&net, |_| {});
     a.ia.recorder_start();
     a.ia.recorder_keep(Box::new(|_, _| {}));
-    assert_refused(a, "the recorder has a keeper", Ia::recorder_stop);
+    let reason = format!("the recorder of IA {} has a keeper", a.recv.to_raw().1);
+    assert_refused(a, &reason, Ia::recorder_stop);
     let a = Side::new(&net, |_| {});
     assert!(a.ia.opened().watch(Box::new(|_| {})));
     let (_, text) = refused(a.ia);
@@ -124,7 +125,7 @@ fn an_instance_that_the_provider_refuses_goes_on() {
     net.refuse_parking(Step::Finish);
     net.refuse_parking(Step::Cancel);
     let refused = a.ia.park().map(drop).expect_err("refused");
-    assert!(refused.ia.is_none());
+    assert!(refused.ias.is_empty());
 }
 
 #[test]
@@ -143,11 +144,11 @@ fn a_refused_resumption_returns_the_descriptors_as_long_as_the_device_is_unchang
     let (snapshot, handover) = parked(ia);
     let mut other = snapshot.clone();
     let b = Side::new(&net, |_| {});
-    other.tables.number = b.recv.to_raw().1;
+    other.instances[0].number = b.recv.to_raw().1;
     let refused = Ia::resume(&other, handover, &())
         .map(drop)
         .expect_err("refused");
-    let number = other.tables.number;
+    let number = other.instances[0].number;
     assert_eq!(refused.error, ResumeError::Number { number });
     let handover = refused.handover.expect("the descriptors");
     net.refuse_parking(Step::FinishResuming);
@@ -176,10 +177,10 @@ fn the_number_of_an_instance_that_may_go_on_is_not_free() {
     let (a, b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     let number = a.recv.to_raw().1;
     let (mut snapshot, handover) = parked(b.ia);
-    snapshot.tables.number = number;
+    snapshot.instances[0].number = number;
     net.refuse_parking(Step::Finish);
     net.at_step(Step::Finish, move || {
-        let refused = Ia::check(&snapshot, handover).map(drop);
+        let refused = Ia::check_all(&snapshot, handover).map(drop);
         let error = refused.expect_err("the number is taken").error;
         assert_eq!(error, ResumeError::Number { number });
     });
@@ -197,8 +198,8 @@ fn a_snapshot_does_not_use_the_numbers_of_later_ias_up() {
         (u32::MAX >> 1, "is of another IA"),
     ] {
         let mut other = snapshot.clone();
-        other.tables.number = number;
-        let refused = Ia::check(&other, handover).map(drop).expect_err(why);
+        other.instances[0].number = number;
+        let refused = Ia::check_all(&other, handover).map(drop).expect_err(why);
         let text = refused.error.to_string();
         assert!(text.contains(why), "{text}, and not {why}");
         handover = refused.handover.expect("the descriptors");

@@ -37,33 +37,43 @@ fn tables_that_contradict_themselves_are_refused_and_the_device_goes_on() {
         ("0 instances of the function", |it| {
             it.hca.tables.instances.clear();
         }),
-        ("2 instances of the function", |it| {
+        ("1 instances, 2 instances of the function", |it| {
             let first = it.hca.tables.instances[0].clone();
             it.hca.tables.instances.push(first);
         }),
         ("0 instances made", |it| it.tables.instances_made = 0),
         ("instances made", |it| it.tables.instances_made = u32::MAX),
-        ("65 variants", |it| it.tables.recent_variants = vec![0; 65]),
+        ("65 variants", |it| {
+            it.tables.instances[0].recent_variants = vec![0; 65]
+        }),
         ("regions registered", |it| {
             it.tables.registrations = u64::MAX
         }),
-        ("at most 0 regions", |it| it.tables.max_regions = 0),
-        ("path MTU code 6", |it| it.tables.path_mtu = 6),
-        ("path MTU code 1", |it| it.tables.path_mtu = 1),
+        ("at most 0 regions", |it| {
+            it.tables.instances[0].max_regions = 0
+        }),
+        ("path MTU code 6", |it| it.tables.instances[0].path_mtu = 6),
+        ("path MTU code 1", |it| it.tables.instances[0].path_mtu = 1),
         ("reason if not", |it| {
             it.tables.without_network = Some("none".to_owned());
         }),
         ("event QpError", |it| {
             let (owner, event) = (0xff_ffff, 1);
-            it.tables
+            it.tables.instances[0]
                 .events
                 .push(ProviderEvent::QpError { owner, event });
         }),
         ("event DeviceDead", |it| {
-            it.tables.events.push(ProviderEvent::DeviceDead);
+            it.tables.instances[0]
+                .events
+                .push(ProviderEvent::DeviceDead);
         }),
-        ("port down", |it| it.tables.down = down(Instant(u64::MAX))),
-        ("the link is up", |it| it.tables.down = down(Instant(0))),
+        ("port down", |it| {
+            it.tables.instances[0].down = down(Instant(u64::MAX))
+        }),
+        ("the link is up", |it| {
+            it.tables.instances[0].down = down(Instant(0))
+        }),
         ("the link is up for neighbours", |it| {
             network(it).neighbours.up = false;
         }),

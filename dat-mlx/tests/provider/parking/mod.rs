@@ -200,7 +200,13 @@ fn resume(
 ) -> Result<MlxProvider, (Option<Vec<NamedFd>>, ProviderError)> {
     let unclaimed = MlxProvider::check(snapshot, descriptors)
         .map_err(|(descriptors, error)| (Some(descriptors), error))?;
-    MlxProvider::go_on(unclaimed, &Claimed::by_caller())
+    MlxProvider::go_on(unclaimed, &Claimed::by_caller()).map(only)
+}
+
+/// Returns the only instance of a function.
+fn only<T>(mut all: Vec<T>) -> T {
+    assert_eq!(all.len(), 1, "instances");
+    all.remove(0)
 }
 
 fn mac(n: u8) -> [u8; 6] {
@@ -422,7 +428,7 @@ impl Node {
                 .can_park_region(region, memory)
                 .expect("the arena's");
         }
-        let begun = provider.begin_parking();
+        let begun = MlxProvider::begin_parking(vec![provider]);
         let mut parking = begun.map_err(|(_, error)| error).expect("quiet");
         let objects = things.park(&mut parking);
         (parking, objects)

@@ -59,7 +59,7 @@ fn resumed(
     [a, mut b]: [MlxProvider; 2],
     meanwhile: impl FnOnce(&ProviderSnapshot, &mut MlxProvider),
 ) -> [MlxProvider; 2] {
-    let begun = a.begin_parking();
+    let begun = MlxProvider::begin_parking(vec![a]);
     let parking = begun.map_err(|(_, error)| error).expect("quiet");
     let finished = MlxProvider::finish_parking(parking);
     let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
@@ -229,13 +229,13 @@ fn a_port_that_goes_down_and_comes_up_meanwhile_is_reported() {
     let world = World::new();
     let mut both = strangers(&world);
     both = handed_over(both, |snapshot, _| {
-        assert_eq!(snapshot.tables.down, None);
+        assert_eq!(snapshot.tables.instances[0].down, None);
         world.sim.inject(&world.functions[0], &Fault::LinkDown);
     });
     assert_eq!(port_event(&mut both), NetworkEvent::PortDown);
     assert!(!both[0].port_is_up());
     both = handed_over(both, |snapshot, _| {
-        let down = snapshot.tables.down.expect("it is down");
+        let down = snapshot.tables.instances[0].down.expect("it is down");
         assert!(!down.trains);
     });
     assert!(!both[0].port_is_up());
@@ -289,13 +289,13 @@ fn all_that_the_network_knows_is_in_the_next_snapshot() {
     let a = world.open_in_network(1, false);
     assert!(!a.port_is_up());
     let parked = |a: MlxProvider| {
-        let begun = a.begin_parking();
+        let begun = MlxProvider::begin_parking(vec![a]);
         let parking = begun.map_err(|(_, error)| error).expect("quiet");
         let finished = MlxProvider::finish_parking(parking);
         finished.map_err(|(_, error)| error).expect("parked")
     };
     let (mut first, descriptors) = parked(a);
-    assert!(first.tables.down.expect("it is down").trains);
+    assert!(first.tables.instances[0].down.expect("it is down").trains);
     let network = first.tables.network.as_mut().expect("a network");
     assert!(!network.neighbours.up);
     assert!(network.training_until.is_some());
@@ -377,7 +377,7 @@ fn the_peer_of_a_queue_pair_is_marked_as_in_use_as_long_as_the_queue_pair_exists
         ..
     } = things;
     drop(qp);
-    let begun = provider.begin_parking();
+    let begun = MlxProvider::begin_parking(vec![provider]);
     let mut parking = begun.map_err(|(_, error)| error).expect("quiet");
     MlxProvider::park_window(&mut parking, window.expect("a window"));
     for region in regions {

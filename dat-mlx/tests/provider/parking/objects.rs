@@ -355,7 +355,7 @@ fn random_numbers_of_a_configured_seed_do_not_come_again() {
         }
         provider.free_pd(pd).expect("freed");
         drop(memory);
-        let begun = provider.begin_parking();
+        let begun = MlxProvider::begin_parking(vec![provider]);
         let parking = begun.map_err(|(_, error)| error).expect("quiet");
         let finished = MlxProvider::finish_parking(parking);
         let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");
@@ -394,7 +394,7 @@ fn a_parking_that_cannot_be_finished_is_cancelled() {
         world.go_on();
         let provider = if cancels {
             let cancelled = MlxProvider::cancel_parking(parking);
-            cancelled.map_err(|(_, error)| error).expect("cancelled")
+            only(cancelled.map_err(|(_, error)| error).expect("cancelled"))
         } else {
             let finished = MlxProvider::finish_parking(parking);
             let (snapshot, descriptors) = finished.map_err(|(_, error)| error).expect("parked");

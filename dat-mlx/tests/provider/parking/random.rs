@@ -131,9 +131,11 @@ impl Run {
             Ok((snapshot, descriptors)) => resume(&snapshot, descriptors)
                 .map_err(|(_, error)| error)
                 .expect(&text),
-            Err(parking) => MlxProvider::cancel_parking(parking)
-                .map_err(|(_, error)| error)
-                .expect(&text),
+            Err(parking) => only(
+                MlxProvider::cancel_parking(parking)
+                    .map_err(|(_, error)| error)
+                    .expect(&text),
+            ),
         };
         Self {
             nodes: [objects.resume(provider), b],

@@ -8,8 +8,8 @@ use super::*;
 
 /// Begins a parking that is refused. Returns the provider and the reason.
 fn not_begun(provider: MlxProvider) -> (MlxProvider, String) {
-    let (provider, error) = provider.begin_parking().expect_err("it is in use");
-    (provider, error.to_string())
+    let (all, error) = MlxProvider::begin_parking(vec![provider]).expect_err("it is in use");
+    (only(all), error.to_string())
 }
 
 /// Finishes a parking that is refused. Returns the parking and the reason.
@@ -19,7 +19,7 @@ fn not_finished(parking: ParkingProvider) -> (ParkingProvider, String) {
 }
 
 fn begun(provider: MlxProvider) -> ParkingProvider {
-    let begun = provider.begin_parking();
+    let begun = MlxProvider::begin_parking(vec![provider]);
     begun.map_err(|(_, error)| error).expect("quiet")
 }
 
@@ -35,7 +35,7 @@ fn a_provider_with_another_instance_is_not_parked() {
         a.hca_mut().process_events();
     }
     let (a, error) = not_begun(a);
-    assert!(error.contains("1 other instances"), "{error}");
+    assert!(error.contains("2 instances"), "{error}");
     assert!(a.port_is_up(), "its events are those of before");
     world.sim.inject(&world.functions[0], &Fault::LinkUp);
     drop(other);
@@ -89,7 +89,7 @@ fn a_dead_provider_is_not_parked() {
     let world = World::new();
     let mut a = world.open(1);
     a.stop("of a test");
-    let (a, error) = a.begin_parking().expect_err("it is dead");
+    let (a, error) = MlxProvider::begin_parking(vec![a]).expect_err("it is dead");
     assert!(matches!(error, ProviderError::Dead(_)), "{error}");
     drop((a, world.open(2)));
     world.finish();
@@ -298,7 +298,7 @@ fn a_domain_that_is_written_out_wrongly_does_not_stand_for_another_one() {
     let (parking, error) = not_finished(parking);
     assert!(error.contains("was written out twice"), "{error}");
     let cancelled = MlxProvider::cancel_parking(parking);
-    let mut a = cancelled.map_err(|(_, error)| error).expect("cancelled");
+    let mut a = only(cancelled.map_err(|(_, error)| error).expect("cancelled"));
     for pd in domains {
         a.resume_pd(&pd).expect("resumed");
     }

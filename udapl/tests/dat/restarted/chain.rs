@@ -25,8 +25,6 @@ const NUMBER: &str = "RESTARTED_NUMBER";
 /// Environment variable of a process of a systemd unit: path of a file. If it is there, the process removes it, hands
 /// over, and ends.
 const STOP: &str = "RESTARTED_STOP";
-/// Environment variable with the path of a file for a snapshot. `udapl/tests/dat/snapshots/` has one of each form.
-const BLESS: &str = "SNAPSHOT_BLESS";
 /// Interval at which a process without messages looks whether it should hand over.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -117,9 +115,6 @@ fn park(end: End) -> Parked {
     let began = now();
     let parked = end.park(&[began.0]);
     let took = now() - began;
-    if let Some(path) = std::env::var_os(BLESS) {
-        std::fs::write(path, &parked.snapshot).expect("a file");
-    }
     let parking = Parking {
         took,
         bytes: parked.snapshot.len(),

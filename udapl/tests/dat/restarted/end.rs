@@ -83,7 +83,11 @@ impl End {
     /// Opens an adapter, with endpoints that are not connected and have receives.
     pub fn open(name: &str, side: usize, connections: usize) -> Self {
         let options = OpenOptions::default().address(Fabric::ipv4(side));
-        let mut ia = ia_open(name, &options).expect("a function");
+        Self::on(ia_open(name, &options).expect("a function"), connections)
+    }
+
+    /// Makes endpoints on an instance.
+    pub fn on(mut ia: Ia, connections: usize) -> Self {
         let zone = ia.pz_create().expect("a zone");
         let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
         let places = connections * 40 + 64;
@@ -325,10 +329,14 @@ impl End {
     /// Parks the end. The handles, the counts, and `own` are the program's own bytes.
     pub fn park<const N: usize>(self, own: &[u64; N]) -> Parked {
         assert_eq!(self.ended, 0, "connected");
-        let words = self.words(own);
-        let Self { ia, memory, .. } = self;
-        drop(memory);
+        let (ia, words) = self.taken(own);
         handover::park(ia, &words).expect("it can be parked")
+    }
+
+    /// Returns the instance without the program's memory, and what [`End::of`] needs.
+    pub fn taken<const N: usize>(self, own: &[u64; N]) -> (Ia, Vec<u8>) {
+        let words = self.words(own);
+        (self.ia, words)
     }
 
     /// Returns the end of an instance that was parked, and the numbers that `park` got.

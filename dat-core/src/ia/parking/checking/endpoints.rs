@@ -17,13 +17,14 @@ impl Objects {
     pub(super) fn check_eps<P: ParkProvider>(
         &mut self,
         tables: &IaTables<P>,
+        parked_at: Nanos,
         conns: &mut Conns<'_>,
     ) -> Result<(), ResumeError> {
         for one in &tables.eps.objects {
             self.check_setup(one)?;
-            check_ep(one, tables.cm.parked_at)?;
+            check_ep(one, parked_at)?;
             self.check_binds(one)?;
-            check_connection(one, conns)?;
+            check_connection(one, conns, self.index)?;
             check_counts(one)?;
         }
         Ok(())
@@ -164,9 +165,10 @@ fn check_deadline<Q, C>(one: &EpSnapshot<Q, C>, parked_at: Nanos) -> Result<(), 
 fn check_connection<Q, C>(
     one: &EpSnapshot<Q, C>,
     conns: &mut Conns<'_>,
+    owner: u32,
 ) -> Result<(), ResumeError> {
     let Some(id) = one.conn else { return Ok(()) };
-    let conn = conns.take(one.ep, id)?;
+    let conn = conns.take(one.ep, id, owner)?;
     let fits = match one.state {
         EpState::ActiveConnectionPending => {
             matches!(conn.state, State::ReqSent | State::ReqAcknowledged)

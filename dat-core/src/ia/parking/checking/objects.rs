@@ -112,10 +112,11 @@ impl Objects {
     pub(super) fn check_lmrs<P: ParkProvider>(
         &self,
         tables: &IaTables<P>,
+        atomics: bool,
     ) -> Result<(), ResumeError> {
         for one in &tables.lmrs.objects {
             existing(one.lmr, &self.pzs, one.pz, self.ia)?;
-            check_privileges(one, tables.limits.atomics)?;
+            check_privileges(one, atomics)?;
             if let MemType::Lmr(source) = one.kind {
                 key_of(one.lmr, source, self.ia)?;
             }

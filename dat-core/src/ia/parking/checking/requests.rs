@@ -1,8 +1,8 @@
 //! Checks of service points and connection requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Conns, Objects, key_of, text};
+use super::{Conns, Objects, SharedChecks, key_of, text};
 use crate::cm::{Cm, ListenId, State, check_path};
 use crate::error::parking::ResumeError;
 use crate::handle::{EpHandle, EpKey, Handle};
@@ -16,29 +16,32 @@ use crate::object::snapshot::CrSnapshot;
 use crate::provider::ParkProvider;
 use crate::types::{ConnQual, EvdFlags, PspFlags};
 
-/// The listeners and endpoints of the service points and requests that were checked.
+/// The listeners of the service points that were checked, of all instances so far.
 #[derive(Default)]
-struct Users {
-    listeners: BTreeSet<ListenId>,
-    eps: BTreeSet<EpKey>,
+pub(super) struct Listeners(BTreeMap<ListenId, ListenedTo>);
+
+/// The service points of a listener.
+struct ListenedTo {
+    /// True if all of them share the listener.
+    is_shared: bool,
+    /// Place of the last instance with such a service point.
+    last: u32,
 }
+
+/// The endpoints of service points and requests that were checked.
+type Held = BTreeSet<EpKey>;
 
 impl Objects {
     pub(super) fn check_requests<P: ParkProvider>(
         &mut self,
         tables: &IaTables<P>,
-        cm: &Cm,
-        conns: &mut Conns<'_>,
+        shared: &mut SharedChecks<'_>,
     ) -> Result<(), ResumeError> {
-        let mut users = Users::default();
-        self.check_psps(tables, cm, &mut users)?;
-        self.check_rsps(tables, cm, &mut users)?;
-        self.check_crs(tables, conns, &mut users)?;
-        let (used, all) = (users.listeners.len(), tables.cm.listeners.len());
-        if used != all {
-            let what = format!("{used} of {all} have a service point");
-            return Err(ResumeError::snapshot("the listeners", what));
-        }
+        let mut held = Held::new();
+        let (cm, listeners) = (shared.cm, &mut shared.listeners);
+        self.check_psps(tables, cm, listeners)?;
+        self.check_rsps(tables, cm, listeners, &mut held)?;
+        self.check_crs(tables, &mut shared.conns, &mut held)?;
         for one in &tables.eps.objects {
             let state = one.state;
             let waits = matches!(
@@ -47,19 +50,19 @@ impl Objects {
                     | EpState::PassiveConnectionPending
                     | EpState::TentativeConnectionPending
             );
-            if waits != users.eps.contains(&one.ep.key) {
+            if waits != held.contains(&one.ep.key) {
                 let what = format!("state {state:?}, and no request or RSP for it");
                 return Err(ResumeError::snapshot(text(one.ep), what));
             }
         }
-        conns.check_left()
+        Ok(())
     }
 
     fn check_psps<P: ParkProvider>(
         &mut self,
         tables: &IaTables<P>,
         cm: &Cm,
-        users: &mut Users,
+        listeners: &mut Listeners,
     ) -> Result<(), ResumeError> {
         for one in &tables.psps.objects {
             let streams = self.feed(one.psp, one.evd, EvdFlags::CR)?;
@@ -69,7 +72,8 @@ impl Objects {
                 let what = format!("flags {:#x}", one.flags.bits());
                 return Err(ResumeError::snapshot(name, what));
             }
-            users.listen(&name, cm, one.listen, one.conn_qual)?;
+            let at = (one.listen, one.conn_qual);
+            listeners.add(&name, cm, at, (self.index, one.is_shared))?;
         }
         Ok(())
     }
@@ -78,7 +82,8 @@ impl Objects {
         &mut self,
         tables: &IaTables<P>,
         cm: &Cm,
-        users: &mut Users,
+        listeners: &mut Listeners,
+        held: &mut Held,
     ) -> Result<(), ResumeError> {
         for one in &tables.rsps.objects {
             key_of(one.rsp, one.evd, self.ia)?;
@@ -87,9 +92,9 @@ impl Objects {
             let streams = self.feed(one.rsp, one.evd, EvdFlags::CR)?;
             streams.attach(Stream::Other);
             let name = text(one.rsp);
-            users.listen(&name, cm, listen, one.conn_qual)?;
+            listeners.add(&name, cm, (listen, one.conn_qual), (self.index, false))?;
             if let Some(ep) = ep {
-                self.hold(&name, ep, EpState::Reserved, users)?;
+                self.hold(&name, ep, EpState::Reserved, held)?;
             }
         }
         Ok(())
@@ -101,9 +106,9 @@ impl Objects {
         object: &str,
         ep: EpKey,
         expected: EpState,
-        users: &mut Users,
+        held: &mut Held,
     ) -> Result<(), ResumeError> {
-        if self.ep(ep) == Some(expected) && users.eps.insert(ep) {
+        if self.ep(ep) == Some(expected) && held.insert(ep) {
             return Ok(());
         }
         let ep = EpHandle::new(ep, self.ia);
@@ -115,12 +120,12 @@ impl Objects {
         &self,
         tables: &IaTables<P>,
         conns: &mut Conns<'_>,
-        users: &mut Users,
+        held: &mut Held,
     ) -> Result<(), ResumeError> {
         for one in &tables.crs.objects {
             check_numbers(one)?;
             let name = text(one.cr);
-            let conn = conns.take(one.cr, one.conn)?;
+            let conn = conns.take(one.cr, one.conn, self.index)?;
             if !matches!(
                 conn.state,
                 State::ReqReceived | State::MraSent | State::Withdrawn
@@ -142,7 +147,7 @@ impl Objects {
                 EpState::PassiveConnectionPending
             };
             match local_ep {
-                Some(ep) => self.hold(&name, ep, expected, users)?,
+                Some(ep) => self.hold(&name, ep, expected, held)?,
                 None if one.is_lent => {
                     return Err(ResumeError::snapshot(name, "no endpoint is lent"));
                 }
@@ -153,21 +158,43 @@ impl Objects {
     }
 }
 
-impl Users {
-    /// Records that a service point has a listener.
-    fn listen(
+impl Listeners {
+    /// Records that a service point of the instance at the place `index` has a listener.
+    fn add(
         &mut self,
         object: &str,
         cm: &Cm,
-        listen: ListenId,
-        conn_qual: ConnQual,
+        (listen, conn_qual): (ListenId, ConnQual),
+        (index, is_shared): (u32, bool),
     ) -> Result<(), ResumeError> {
         let found = cm.listener(service_id(conn_qual));
-        if conn_qual.0 != 0 && found == Some(listen) && self.listeners.insert(listen) {
+        if conn_qual.0 == 0 || found != Some(listen) {
+            let what = format!("{listen:?} does not listen at {:#x}", conn_qual.0);
+            return Err(ResumeError::snapshot(object, what));
+        }
+        let one = ListenedTo {
+            is_shared,
+            last: index,
+        };
+        let Some(before) = self.0.insert(listen, one) else {
+            return Ok(());
+        };
+        // Instances come in the order of their places.
+        if before.is_shared && is_shared && before.last != index {
             return Ok(());
         }
-        let what = format!("{listen:?} does not listen at {:#x}", conn_qual.0);
+        let what = format!("another service point has {listen:?}, and does not share it");
         Err(ResumeError::snapshot(object, what))
+    }
+
+    /// Checks that each of the connection manager's listeners has a service point.
+    pub(super) fn check_all(&self, all: usize) -> Result<(), ResumeError> {
+        let used = self.0.len();
+        if used == all {
+            return Ok(());
+        }
+        let what = format!("{used} of {all} have a service point");
+        Err(ResumeError::snapshot("the listeners", what))
     }
 }
 
