@@ -70,7 +70,8 @@ pub use format::{FormatError, MAX_WORDS};
 
 use crate::Ia;
 
-/// The instances of an adapter that were parked. Their function is reset when the last duplicate of its descriptors is closed.
+/// The instances of an adapter that were parked. Their function is reset when the last duplicate of its descriptors is
+/// closed.
 #[derive(Debug)]
 pub struct Parked {
     /// The snapshot. Its form has versions: another version of this library may refuse it.
@@ -161,8 +162,8 @@ impl NotParked {
     }
 
     /// Returns the instances, which go on, in the order in which they were given. If the last step of the parking was
-    /// refused, earlier wakers, descriptors and [`Adapter`](crate::Adapter) values are of no use any more, and recorders
-    /// and measurements begin anew. None if the instances could not go on; their device is stopped then.
+    /// refused, earlier wakers, descriptors and [`Adapter`](crate::Adapter) values are of no use any more, and
+    /// recorders and measurements begin anew. None if the instances could not go on; their device is stopped then.
     #[must_use]
     pub fn into_ias(self) -> Vec<Ia> {
         let ias = self.ias.into_inner();
@@ -199,12 +200,13 @@ pub enum ResumeFailure {
 #[non_exhaustive]
 pub enum NotAdopted {
     /// The snapshot cannot be read, or it is not that of these descriptors, or this process cannot have the instances:
-    /// an address or the number of an instance is in use, or the call adopts one and there are several. The offer is unchanged.
+    /// an address or the number of an instance is in use, or the call adopts one and there are several. The offer is
+    /// unchanged.
     #[error("the offer is refused: {error}")]
     Refused {
-        /// The offer. If the caller refuses or drops its claim, the process that has parked the instances can go on with
-        /// them, and a stored offer stays in the store. If the caller takes the claim and drops the descriptors, the
-        /// function is reset, and can be opened as usual.
+        /// The offer. If the caller refuses or drops its claim, the process that has parked the instances can go on
+        /// with them, and a stored offer stays in the store. If the caller takes the claim and drops the descriptors,
+        /// the function is reset, and can be opened as usual.
         offer: Box<Offer>,
         /// The reason.
         #[source]

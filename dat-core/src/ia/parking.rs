@@ -50,8 +50,8 @@ use crate::ia::snapshot::{AdapterTables, IaSnapshot, IaTables};
 use crate::object::evd::mode::Waiter;
 use crate::provider::{ParkProvider, Provider};
 
-/// Maximum number of instances that are parked and resumed together. A device may allow fewer: instances that have ended
-/// may count, too.
+/// Maximum number of instances that are parked and resumed together. A device may allow fewer: instances that have
+/// ended may count, too.
 pub const MAX_INSTANCES: usize = 60;
 /// Maximum number of calls that receive datagrams at the resumption. Each of them takes a bounded number, and a peer
 /// may send faster than they are handled.

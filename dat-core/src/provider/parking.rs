@@ -111,14 +111,13 @@ pub trait ParkProvider: Provider {
         parking: Self::Parking,
     ) -> Result<(Self::Snapshot, Self::Handover), (Self::Parking, ProviderError)>;
     /// Goes on with the device in this process. All objects were written out before. The caller then resumes them, as
-    /// after [`ParkProvider::go_on`]. The results are other instances of the same device, as many and in the same order.
-    /// Wakers and descriptors of the parked ones wake no thread any more, and their handles count as those of a closed
-    /// device.
+    /// after [`ParkProvider::go_on`]. The results are other instances of the same device, as many and in the same
+    /// order. Wakers and descriptors of the parked ones wake no thread any more, and their handles count as those of a
+    /// closed device.
     ///
     /// # Errors
     /// The parking, which can be finished later or cancelled, and the reason. If the device was stopped, both are
     /// refused from then on.
-    #[expect(clippy::type_complexity, reason = "an error with two parts")]
     fn cancel_parking(parking: Self::Parking) -> Result<Vec<Self>, (Self::Parking, ProviderError)>;
 
     /// Makes a device of what this or another process has parked, and checks all that can be checked without a
@@ -141,7 +140,6 @@ pub trait ParkProvider: Provider {
     /// # Errors
     /// The handover, and the reason. The device goes on then, and the handover can be resumed. `None`: the device is
     /// stopped, because it has confirmed only a part of the snapshot.
-    #[expect(clippy::type_complexity, reason = "an error with two parts")]
     fn go_on(
         unclaimed: Self::Unclaimed<'_>,
         proof: &Self::Proof,
@@ -214,8 +212,8 @@ pub trait ParkProvider: Provider {
     /// # Errors
     /// The device did not answer.
     fn qp_state(&mut self, qp: &Self::Qp) -> Result<ResumedQp, ProviderError>;
-    /// Ends the resumption of this instance, when all objects of all instances were resumed: counts the events that came
-    /// meanwhile, and makes the queues report later ones.
+    /// Ends the resumption of this instance, when all objects of all instances were resumed: counts the events that
+    /// came meanwhile, and makes the queues report later ones.
     ///
     /// # Errors
     /// The device has objects that were not resumed, or is not as the snapshot says.

@@ -283,7 +283,8 @@ impl ParkingProvider {
     }
 }
 
-/// A function that was checked without a command, with its instances, and is not claimed. If it is dropped, the function stays parked.
+/// A function that was checked without a command, with its instances, and is not claimed. If it is dropped, the
+/// function stays parked.
 #[must_use]
 pub struct UnclaimedProvider<'a> {
     hca: UnclaimedHca,

@@ -2,8 +2,8 @@
 //!
 //! There are three steps:
 //!
-//! 1. [`Checked`] compares all numbers of the providers' snapshot with each other and with the tables of the function. It
-//!    sends no command, so a refusal leaves the device as it was.
+//! 1. [`Checked`] compares all numbers of the providers' snapshot with each other and with the tables of the function.
+//!    It sends no command, so a refusal leaves the device as it was.
 //! 2. The function is resumed, which drains its event queues. Then QP1 and the Ethernet port are compared with the
 //!    device's. A refusal stops the device, because the drained events would be lost.
 //! 3. The caller resumes the objects, each by the instance that had it. An object comes after those that it names.
@@ -166,8 +166,8 @@ pub(super) struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
-    /// Checks the tables of the providers of a function against those of the function. Times that have passed must not be later than
-    /// `now`. Sends no command.
+    /// Checks the tables of the providers of a function against those of the function. Times that have passed must not
+    /// be later than `now`. Sends no command.
     ///
     /// # Errors
     /// [`ResumeError::Snapshot`]: numbers are impossible, or contradict each other. [`ResumeError::Device`]: the system

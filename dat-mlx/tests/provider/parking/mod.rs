@@ -9,6 +9,7 @@ mod network;
 mod objects;
 mod random;
 mod refused;
+mod several;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
