@@ -274,8 +274,10 @@ impl Queues {
     #[inline]
     pub(super) fn of(&mut self, ep: EpHandle) -> Option<(QueueId, &mut Queue)> {
         let id = *self.by_ep.get(place_of(ep))?;
-        let queue = self.get_mut(id)?;
-        (queue.ep == ep).then_some((id, queue))
+        // A later queue in this place has another endpoint, so its generation need not be compared.
+        let (_, queue) = self.places.get_mut(id.place as usize)?;
+        let queue = queue.as_mut().filter(|queue| queue.ep == ep)?;
+        Some((id, queue))
     }
 
     #[inline]

@@ -391,8 +391,8 @@ impl Worker {
     }
 
     fn completed(&mut self, done: &DtoCompletion) -> Result<(), WorkerError> {
-        // The cookie was posted with an index of 32 bits.
-        let at = u32::try_from(done.cookie.0 >> 2).unwrap_or(u32::MAX);
+        // CAST: the index of 32 bits with which the cookie was posted.
+        let at = (done.cookie.0 >> 2 & 0xffff_ffff) as u32;
         let kind = done.cookie.0 & 3;
         if done.status != DtoStatus::Success && done.status != DtoStatus::ErrFlushed {
             let of = self.queues.of(done.ep);

@@ -170,16 +170,13 @@ impl<P: Provider> Ia<P> {
     // the fast path.
     #[inline(never)]
     fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Option<Event>> {
-        if self
-            .evd_mut(EvdHandle { key: evd, ia })?
-            .obstacles
-            .take_poll_others()
-        {
+        let mut queue = self.evd_mut(EvdHandle { key: evd, ia })?;
+        if queue.obstacles.take_poll_others() {
             // Even if the consumer always finds an entry, connections and the device's health must be checked now and
             // then.
             self.progress();
+            queue = &mut self.evds[evd];
         }
-        let queue = &mut self.evds[evd];
         let entry = if queue.is_clear()
             && let Some(cq) = &mut queue.cq
             && let Some(entry) = cq.peek()
