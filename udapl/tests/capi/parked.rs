@@ -415,8 +415,13 @@ fn an_ia_that_cannot_be_parked_says_why_and_goes_on_with_its_handles() {
                 }
             }
         });
-        // As long as the wait has not begun, the IA is parked.
+        // The IA is parked until the wait has begun.
         let refused = loop {
+            assert!(
+                !waiter.is_finished(),
+                "the wait has ended: {:?}",
+                waiter.join()
+            );
             match park(ia) {
                 Ok(parked) => resume(parked).expect("unchanged"),
                 Err(code) => break code,

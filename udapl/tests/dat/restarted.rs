@@ -2,8 +2,8 @@
 //!
 //! This process is the peer, with one function of a card. The other function belongs to a chain of processes, each of
 //! which hands it over to the next one, with messages in flight in both directions on all connections. The functions
-//! are in this process, behind vfio-user servers, or in the slots of the machine (`DAT_TEST_FUNCTIONS`). Who has the
-//! functions counts their resets. Here time is real; it is reported and not judged.
+//! are in this process, behind vfio-user servers, or in the slots of the machine (`DAT_TEST_FUNCTIONS`). The
+//! simulator counts the resets of both functions. Here time is real; it is reported and not judged.
 //!
 //! | Environment variable | Meaning |
 //! |---|---|
@@ -21,15 +21,17 @@ mod figures;
 mod several;
 
 use core::time::Duration;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Read as _};
+use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use udapl::counters::QueueCounters;
 use udapl::{Adapter, CloseFlags, ia_close};
 
@@ -45,11 +47,11 @@ const IN_FLIGHT: u64 = 8;
 /// Number of messages of each connection after the last handover.
 const AFTERWARDS: u64 = 2 * SLOTS;
 
-/// What the chain does.
+/// Course of the chain.
 struct Course {
     connections: usize,
     handovers: u32,
-    /// Whether each process also tries what must be refused. This would lengthen the time without the adapter.
+    /// Each process also tries what must be refused. This would lengthen the time without the adapter.
     tries_refusals: bool,
 }
 
@@ -89,25 +91,29 @@ fn a_process_of_the_unit() {
 /// A process of the chain, and its output.
 struct Process {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    output: BufReader<ChildStdout>,
     said: Vec<Said>,
 }
 
 impl Process {
     fn start(folder: &Path, adapter: &str, number: u32) -> Self {
-        let child = chain::process(folder, adapter, number).spawn();
+        Self::of(&mut chain::process(folder, adapter, number))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).spawn();
         let mut child = child.expect("a process");
         let output = child.stdout.take().expect("its output");
         Self {
             child,
-            lines: BufReader::new(output).lines(),
+            output: BufReader::new(output),
             said: Vec::new(),
         }
     }
 
     /// Reads its output until the next process can be started.
     fn listens(&mut self) {
-        for line in self.lines.by_ref().map_while(Result::ok) {
+        for line in self.output.by_ref().lines().map_while(Result::ok) {
             let said = Said::parse(&line);
             self.said.extend(said);
             if said == Some(Said::Listens) {
@@ -117,13 +123,37 @@ impl Process {
         panic!("a process of the chain has ended: {:?}", self.child.wait());
     }
 
+    /// Waits for its end while `next` runs, which takes its adapter over. If `next` ends first, this is a panic.
+    fn ended_before(self, next: &mut Self) -> Vec<Said> {
+        let outputs = [&self, &*next].map(|it| it.output.get_ref().as_fd());
+        // A process closes its output when it ends.
+        let mut ends = outputs.map(|output| PollFd::new(output, PollFlags::empty()));
+        let ready = poll(&mut ends, PollTimeout::NONE).expect("outputs of processes");
+        assert_ne!(ready, 0);
+        let [this, _] = ends;
+        if this.any() != Some(true) {
+            let status = next.child.wait();
+            panic!("the next process has ended before it took the adapter over: {status:?}");
+        }
+        self.ended()
+    }
+
     /// Waits for its end, and returns what it said.
     fn ended(mut self) -> Vec<Said> {
-        let rest = self.lines.map_while(Result::ok);
+        let rest = self.output.by_ref().lines().map_while(Result::ok);
         self.said.extend(rest.filter_map(|line| Said::parse(&line)));
         let status = self.child.wait().expect("its status");
         assert!(status.success(), "a process of the chain: {status}");
-        self.said
+        core::mem::take(&mut self.said)
+    }
+}
+
+/// A process that the test leaves behind would keep the adapter.
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail for a process whose end was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -133,11 +163,20 @@ fn start_processes(folder: &Path, adapter: &str, handovers: u32) -> (Vec<Said>, 
     let mut current = Process::start(folder, adapter, 0);
     for number in 1..=handovers {
         current.listens();
-        let next = Process::start(folder, adapter, number);
-        said.extend(current.ended());
+        let mut next = Process::start(folder, adapter, number);
+        said.extend(current.ended_before(&mut next));
         current = next;
     }
     (said, current)
+}
+
+/// The test does not wait for a process that has the adapter if the one after it has died.
+#[test]
+#[should_panic(expected = "the next process has ended before it took the adapter over")]
+fn a_next_process_that_dies_ends_the_test() {
+    let current = Process::of(Command::new("cat").stdin(Stdio::piped()));
+    let mut next = Process::of(&mut Command::new("false"));
+    current.ended_before(&mut next);
 }
 
 /// Starts and restarts a unit of systemd. `answered` has an item for each round of messages that were answered.
@@ -164,12 +203,36 @@ fn said_in_unit() -> Vec<Said> {
     said.lines().filter_map(Said::parse).collect()
 }
 
+/// State of the chain, for the peer.
+#[derive(Default)]
+struct Chain {
+    /// The last process has the adapter.
+    is_complete: AtomicBool,
+    /// The thread that starts the processes has failed.
+    has_failed: AtomicBool,
+}
+
+impl Chain {
+    /// Ends the test if the chain has failed, so that the peer does not wait for messages that never come.
+    fn check(&self) {
+        assert!(
+            !self.has_failed.load(Ordering::Relaxed),
+            "the chain has failed"
+        );
+    }
+}
+
 /// Ends the traffic when it is dropped: the chain is complete, or its thread has failed.
-struct EndOfTraffic(Arc<AtomicBool>);
+struct EndOfTraffic(Arc<Chain>);
 
 impl Drop for EndOfTraffic {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        let Chain {
+            is_complete,
+            has_failed,
+        } = &*self.0;
+        has_failed.store(thread::panicking(), Ordering::Relaxed);
+        is_complete.store(true, Ordering::Relaxed);
     }
 }
 
@@ -180,8 +243,8 @@ struct Traffic {
     pause: Duration,
 }
 
-/// Sends messages on all connections and checks their answers, until a while after `is_over` is set.
-fn talk(peer: &mut End, course: &Course, is_over: &AtomicBool, answered: &Sender<()>) -> Traffic {
+/// Sends messages on all connections and checks their answers, until a while after the chain is complete.
+fn talk(peer: &mut End, course: &Course, chain: &Chain, answered: &Sender<()>) -> Traffic {
     for connection in 0..course.connections {
         for number in 0..IN_FLIGHT {
             peer.send(connection, &message(connection, number));
@@ -196,7 +259,7 @@ fn talk(peer: &mut End, course: &Course, is_over: &AtomicBool, answered: &Sender
     let mut finished = 0;
     let mut last = Instant::now();
     while finished < course.connections {
-        if target.is_none() && is_over.load(Ordering::Relaxed) {
+        if target.is_none() && chain.is_complete.load(Ordering::Relaxed) {
             let sent = peer.connections.iter().map(|it| it.sent);
             target = sent.max().map(|most| most + AFTERWARDS);
         }
@@ -204,7 +267,7 @@ fn talk(peer: &mut End, course: &Course, is_over: &AtomicBool, answered: &Sender
             connection,
             number,
             bytes,
-        }) = peer.next_message(PATIENCE)
+        }) = peer.next_message_unless(|| chain.check())
         else {
             panic!("no answer");
         };
@@ -252,9 +315,9 @@ fn an_adapter_goes_from_process_to_process_under_traffic_and_its_peer_notices_no
     let [adapter, peers] = card.adapters.clone();
     let mut peer = End::open(&peers, B, course.connections);
     peer.listen();
-    let is_over = Arc::new(AtomicBool::new(false));
+    let chain = Arc::new(Chain::default());
     let (answered, rounds) = channel();
-    let (over, path) = (EndOfTraffic(Arc::clone(&is_over)), folder.path().to_owned());
+    let (over, path) = (EndOfTraffic(Arc::clone(&chain)), folder.path().to_owned());
     let (unit, handovers) = (std::env::var("RESTARTED_UNIT").ok(), course.handovers);
     let starter = thread::spawn(move || {
         let _over = over;
@@ -264,10 +327,10 @@ fn an_adapter_goes_from_process_to_process_under_traffic_and_its_peer_notices_no
         restart_unit(&unit, handovers, &rounds);
         None
     });
-    peer.accept();
+    peer.accept(|| chain.check());
     let before = (card.resets(), repetitions(&peer));
     assert_ne!(before.0, 0, "resets of a function that was opened");
-    let traffic = talk(&mut peer, &course, &is_over, &answered);
+    let traffic = talk(&mut peer, &course, &chain, &answered);
     let after = (card.resets(), repetitions(&peer));
     assert_eq!(after, before, "resets, and what the peer has repeated");
     let started = starter.join().expect("a complete chain");

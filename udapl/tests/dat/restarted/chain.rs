@@ -1,18 +1,17 @@
 //! The processes that have the adapter, one after the other: each answers messages, and hands over under traffic.
 
-use core::time::Duration;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use driver::{Clock, Instant, RealClock};
 use udapl::fabric::Fabric;
 use udapl::handover::{self, NotAdopted, Offer, Parked, ServiceManager};
 use udapl::{CloseFlags, OpenOptions, ia_close, ia_open};
 
-use super::end::{Arrived, End, Waited, message};
+use super::end::{Arrived, End, INTERVAL, Waited, message};
 use super::figures::{Adoption, Parking, Said};
 use super::{Course, PATIENCE};
 use crate::support::{A, B};
@@ -25,8 +24,6 @@ const NUMBER: &str = "RESTARTED_NUMBER";
 /// Environment variable of a process of a systemd unit: path of a file. If it is there, the process removes it, hands
 /// over, and ends.
 const STOP: &str = "RESTARTED_STOP";
-/// Interval at which a process without messages looks whether it should hand over.
-const INTERVAL: Duration = Duration::from_millis(100);
 
 fn now() -> Instant {
     RealClock::new().now()
@@ -47,8 +44,7 @@ pub fn process(folder: &Path, adapter: &str, number: u32) -> Command {
         ])
         .env(FOLDER, folder)
         .env(ADAPTER, adapter)
-        .env(NUMBER, number.to_string())
-        .stdout(Stdio::piped());
+        .env(NUMBER, number.to_string());
     process
 }
 

@@ -21,6 +21,10 @@ use udapl::{
 use super::PATIENCE;
 use crate::support::NONE;
 
+/// Interval at which a wait looks whether it has become pointless.
+pub const INTERVAL: Duration = Duration::from_millis(100);
+/// Number of such intervals in `PATIENCE`.
+const WAITS: u128 = PATIENCE.as_millis() / INTERVAL.as_millis();
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0078);
 /// Number of receives of a connection, and of its Sends that can be unanswered.
 pub const SLOTS: u64 = 16;
@@ -188,6 +192,18 @@ impl End {
         Waited::Over
     }
 
+    /// Waits for the next message. `check` is called again and again, and panics if none will come.
+    pub fn next_message_unless(&mut self, check: impl Fn()) -> Waited {
+        for _ in 0..WAITS {
+            check();
+            match self.next_message(INTERVAL) {
+                Waited::Nothing => {}
+                waited @ (Waited::Arrived(_) | Waited::Over) => return waited,
+            }
+        }
+        Waited::Nothing
+    }
+
     /// Returns whether all connections have ended and all operations have completed.
     fn is_over(&self) -> bool {
         let is_idle = |it: &Connection| (it.posted, it.sent) == (it.received, it.completed);
@@ -267,11 +283,15 @@ impl End {
         psp.expect("a service point");
     }
 
-    /// Accepts a request for each endpoint.
-    pub fn accept(&mut self) {
+    /// Accepts a request for each endpoint. `check` is called again and again, and panics if no request will come.
+    pub fn accept(&mut self, check: impl Fn()) {
         for index in 0..self.connections.len() {
-            let Some(Event::ConnectionRequest(request)) = self.next(PATIENCE) else {
-                panic!("no request");
+            let request = (0..WAITS).find_map(|_| {
+                check();
+                self.next(INTERVAL)
+            });
+            let Some(Event::ConnectionRequest(request)) = request else {
+                panic!("no request: {request:?}");
             };
             let ep = self.connections[index].ep;
             let accepted = self.ia.cr_accept(request.cr, Some(ep), b"");

@@ -1,4 +1,4 @@
-//! What the processes report: lines of their standard output, and the table that is made of them.
+//! Reports of the processes: lines of their standard output, and the table that is made of them.
 
 use core::time::Duration;
 use std::fmt::Write as _;
@@ -95,6 +95,8 @@ pub fn table(said: &[Said], handovers: usize) -> String {
         parked.descriptors == adopted.descriptors && parked.took + adopted.took <= adopted.away
     };
     assert!(both().all(is_whole), "{said:?}");
+    let had_traffic = parked.iter().any(|it| it.unfinished != 0);
+    assert!(had_traffic, "no handover had work under way: {said:?}");
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let parked = |value: fn(&Parking) -> f64| parked.iter().map(|it| value(it)).collect();
     let rows: [(&str, Vec<f64>); 7] = [

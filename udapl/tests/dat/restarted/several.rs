@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -19,7 +18,7 @@ use udapl::{Adapter, CloseFlags, ConnQual, EvdFlags, Ia, PspFlags, Timeout, ia_c
 
 use super::card::Card;
 use super::end::{End, Waited};
-use super::{Course, EndOfTraffic, PATIENCE, repetitions, talk};
+use super::{Chain, Course, EndOfTraffic, PATIENCE, repetitions, talk};
 use crate::support::{A, B};
 
 /// Environment variables of the processes: the folder of their socket, and the name of the adapter; without the name, a
@@ -251,17 +250,17 @@ fn an_adapter_with_several_instances_goes_to_another_process_and_its_peer_notice
         .env(ADAPTER, &adapter)
         .spawn()
         .expect("a process");
-    peer.accept();
+    let chain = Arc::new(Chain::default());
+    peer.accept(|| chain.check());
     let before = (card.resets(), repetitions(&peer));
-    let is_over = Arc::new(AtomicBool::new(false));
     let (answered, rounds) = channel();
-    let over = EndOfTraffic(Arc::clone(&is_over));
+    let over = EndOfTraffic(Arc::clone(&chain));
     // Enough rounds for all steps of both processes.
     let counter = thread::spawn(move || {
         let _over = over;
         (0..12).for_each(|_| rounds.recv_timeout(PATIENCE).expect("answers"));
     });
-    let traffic = talk(&mut peer, &course, &is_over, &answered);
+    let traffic = talk(&mut peer, &course, &chain, &answered);
     counter.join().expect("answers");
     assert_eq!((card.resets(), repetitions(&peer)), before);
     peer.disconnect();
