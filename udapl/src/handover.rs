@@ -170,7 +170,8 @@ impl NotParked {
         ias.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the instance that [`park`] got, as [`NotParked::into_ias`]. `None` if it could not go on.
+    /// Returns the instance that [`park`] got, as [`NotParked::into_ias`]. `None` if it could not go on. Only for
+    /// [`park`]: of the instances that [`park_all`] got, it closes all but the last.
     #[must_use]
     pub fn into_ia(self) -> Option<Ia> {
         self.into_ias().pop()
@@ -316,8 +317,8 @@ enum Wanted {
     All,
 }
 
-/// Does the same as [`adopt`], if `may` accepts the program's own bytes. It comes before all other checks. Returns its
-/// result, too.
+/// Does the same as [`adopt`], if `may` accepts the program's own bytes. It comes before all checks
+/// but that of the number of instances. Returns its result, too.
 ///
 /// # Errors
 /// [`NotAdopted`]. The error of `may` is the reason of a [`ResumeFailure::Words`].
@@ -415,8 +416,8 @@ pub fn resume_all(parked: Parked) -> Result<ResumedAll, NotResumed> {
     resumed.map(|(resumed, ())| resumed)
 }
 
-/// Does the same as [`resume`], if `may` accepts the program's own bytes. It comes before all other checks. Returns its
-/// result, too.
+/// Does the same as [`resume`], if `may` accepts the program's own bytes. It comes before all checks
+/// but that of the number of instances. Returns its result, too.
 ///
 /// # Errors
 /// [`NotResumed`]. The error of `may` is the reason of a [`ResumeFailure::Words`].

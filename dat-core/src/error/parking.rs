@@ -1,13 +1,15 @@
 //! Errors of state that is written out as a snapshot, and of state that is read in from one.
 
 use super::range::first_out_of_range;
-use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
+use crate::handle::{CnoHandle, EpHandle, EvdHandle, LmrHandle, SrqHandle};
 use crate::provider::{Nanos, ProviderError};
 use crate::table::TableError;
 
 /// Limit of counters in a snapshot. No counter reaches it in practice, and no sum of counters overflows. `neighbour`
 /// and `hw-mlx` have the same one.
 pub(crate) const MOST_COUNTED: u64 = 1 << 56;
+/// Limit of sums of bytes in a snapshot. At 100 Gb/s, [`MOST_COUNTED`] bytes take 67 days, and these take 11 years.
+const MOST_BYTES: u64 = 1 << 62;
 
 /// Reason why instances were not parked.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +73,26 @@ pub enum ParkError {
     CnoWaiter {
         /// The CNO.
         cno: CnoHandle,
+    },
+    /// The completion queue of an EVD has overrun. No other process can go on with it.
+    #[error("the completion queue of {evd:?} has overrun: free the EVD before the parking")]
+    EvdOverran {
+        /// The EVD.
+        evd: EvdHandle,
+    },
+    /// The completion queue for the null EVDs of an endpoint has overrun. No other process can go on with it.
+    #[error(
+        "the completion queue of null EVDs of {ep:?} has overrun: free the endpoint before the parking"
+    )]
+    EpOverran {
+        /// The endpoint.
+        ep: EpHandle,
+    },
+    /// An SRQ is in error. No other process can go on with it.
+    #[error("{srq:?} is in error: free it before the parking")]
+    SrqError {
+        /// The SRQ.
+        srq: SrqHandle,
     },
     /// A CNO has an agent, which is a function of the program.
     #[error("{cno:?} has an agent: remove it before the parking, and set it again later")]
@@ -213,6 +235,14 @@ impl ResumeError {
     ) -> Result<(), Self> {
         let limited = counters.map(|(name, value)| (name, value, MOST_COUNTED));
         Self::check_range(table, limited)
+    }
+
+    /// Checks that sums of bytes can go on counting.
+    pub(crate) fn check_bytes<const N: usize>(
+        table: impl ToString,
+        sums: [(&'static str, u64); N],
+    ) -> Result<(), Self> {
+        Self::check_range(table, sums.map(|(name, value)| (name, value, MOST_BYTES)))
     }
 
     /// Checks numbers: name, value, limit.

@@ -46,7 +46,7 @@ use crate::stats::Ended;
 use crate::table::Table;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 
@@ -180,6 +180,8 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) listeners: BTreeMap<ListenId, ServicePoint>,
     /// EVDs that receive the request completions of endpoints in DISCONNECT_PENDING.
     pub(in crate::ia) draining: WatchedEvds,
+    /// Owners of completion queues that overran since they were created. Such a queue reports nothing any more.
+    pub(in crate::ia) overran: BTreeSet<u32>,
     /// EVDs on which a completion may show an error whose connection event goes to another EVD.
     pub(in crate::ia) feeding: WatchedEvds,
     /// Keep-alive checks of connections, and deadlines of graceful disconnects.
@@ -283,6 +285,7 @@ impl<P: Provider> Ia<P> {
             adapter,
             instance_index,
             port_ups,
+            overran: BTreeSet::new(),
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
             draining: WatchedEvds::new(),

@@ -43,18 +43,21 @@ use std::sync::Arc;
 use crate::adapter::Adapter;
 use crate::cm::Cm;
 use crate::error::parking::{ParkError, ResumeError};
-use crate::handle::{CnoHandle, EvdHandle, LmrHandle};
+use crate::handle::{CnoHandle, EpHandle, EvdHandle, LmrHandle, SrqHandle};
 use crate::ia::instance::{Ia, cm_config};
 use crate::ia::number::IaNumber;
 use crate::ia::snapshot::{AdapterTables, IaSnapshot, IaTables};
+use crate::object::ep::DISCARD_OWNER;
 use crate::object::evd::mode::Waiter;
+use crate::object::srq::Srq;
+use crate::object::srq::state::SrqState;
 use crate::provider::{ParkProvider, Provider};
 
 /// Maximum number of instances that are parked and resumed together. A device may allow fewer: instances that have
 /// ended may count, too.
 pub const MAX_INSTANCES: usize = 60;
-/// Maximum number of calls that receive datagrams at the resumption. Each of them takes a bounded number, and a peer
-/// may send faster than they are handled.
+/// Maximum number of calls that receive datagrams at the resumption, of all instances together. Each of them takes a
+/// bounded number, and a peer may send faster than they are handled.
 const DATAGRAM_CALLS: u32 = 1_024;
 
 /// Instances that were not parked.
@@ -319,6 +322,7 @@ impl<P: ParkProvider> Ia<P> {
                 return Err(ParkError::EvdWaiter { evd });
             }
         }
+        self.check_queues()?;
         for (key, object) in self.cnos.iter() {
             let cno = CnoHandle { key, ia };
             if object.waiters() != 0 {
@@ -335,6 +339,32 @@ impl<P: ParkProvider> Ia<P> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses an instance with a queue in which the device lost an entry. The program can free its object.
+    fn check_queues(&self) -> Result<(), ParkError> {
+        let ia = self.id;
+        for owner in &self.overran {
+            if owner & DISCARD_OWNER == 0 {
+                let key = self.evds.key_at(*owner);
+                if let Some(key) = key.filter(|key| self.evds[*key].cq.is_some()) {
+                    let evd = EvdHandle { key, ia };
+                    return Err(ParkError::EvdOverran { evd });
+                }
+            } else {
+                let key = self.eps.key_at(*owner & !DISCARD_OWNER);
+                if let Some(key) = key.filter(|key| self.eps[*key].discard.is_some()) {
+                    let ep = EpHandle { key, ia };
+                    return Err(ParkError::EpOverran { ep });
+                }
+            }
+        }
+        let broken = |srq: &Srq<P>| srq.mode().state == SrqState::Error;
+        let mut broken = self.srqs.iter().filter(|(_, srq)| broken(srq));
+        broken.next().map_or(Ok(()), |(key, _)| {
+            let srq = SrqHandle { key, ia };
+            Err(ParkError::SrqError { srq })
+        })
     }
 }
 
@@ -524,9 +554,10 @@ fn take_up<P: ParkProvider>(ias: &mut [Ia<P>], tables: &Tables<'_, P>) -> Result
         finished.map_err(|error| ResumeError::device("the provider", &error).of_instance(ia.id))?;
         ia.arm_discards();
     }
+    // Overdue timers are not handled before the answers that may have arrived.
+    let mut calls = 0..DATAGRAM_CALLS;
     for ia in ias.iter_mut() {
-        // Overdue timers are not handled before the answers that may have arrived.
-        for _ in 0..DATAGRAM_CALLS {
+        while calls.next().is_some() {
             ia.take_datagrams();
             if !ia.has_more() {
                 break;

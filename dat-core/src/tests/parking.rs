@@ -8,7 +8,9 @@ mod random_lies;
 mod refusals;
 
 use super::*;
+use crate::handle::index_of;
 use crate::mock::MockHandover;
+use crate::provider::ProviderEvent;
 use crate::snapshot::IaSnapshot;
 use std::io::Write as _;
 
@@ -69,6 +71,9 @@ const fn is_made_by_the_test(error: &ParkError) -> bool {
         | ParkError::Requested { .. }
         | ParkError::EvdWaiter { .. }
         | ParkError::CnoWaiter { .. }
+        | ParkError::EvdOverran { .. }
+        | ParkError::EpOverran { .. }
+        | ParkError::SrqError { .. }
         | ParkError::Agent { .. }
         | ParkError::Watchers { .. }
         | ParkError::Keeper { .. } => true,
@@ -143,6 +148,52 @@ impl Side {
             ep,
         }
     }
+}
+
+/// The device does not go on with a completion queue that overran, so no process could resume the instance.
+#[test]
+fn an_evd_whose_completion_queue_overran_is_refused_until_it_is_freed() {
+    let (net, mut a, mut b) = connected();
+    let owner = index_of(a.request.key);
+    net.report(0, ProviderEvent::CqError { owner });
+    progress_both(&mut a, &mut b);
+    let refused = a.ia.park().err().expect("it overran");
+    let wanted = format!(
+        "the completion queue of {:?} has overrun: free the EVD before the parking",
+        a.request
+    );
+    assert_eq!(refused.error.to_string(), wanted);
+    [a.ia] = <[Ia<Mock>; 1]>::try_from(refused.ias).expect("the instance");
+    a.ia.ep_free(a.ep).expect("freed");
+    a.ia.evd_free(a.request).expect("unused");
+    let evd = a.ia.evd_create(8, EvdFlags::DTO).expect("a new one");
+    assert_eq!(index_of(evd.key), owner, "the place of the freed one");
+    a.ia = resumed(a.ia);
+}
+
+#[test]
+fn an_srq_in_error_is_refused_until_it_is_freed() {
+    let (net, _a, mut b, srq) = srq::connected_srq();
+    let owner = index_of(srq.key);
+    net.report(1, ProviderEvent::SrqError { owner });
+    b.ia.progress();
+    let refused = b.ia.park().err().expect("it is in error");
+    let wanted = format!("{srq:?} is in error: free it before the parking");
+    assert_eq!(refused.error.to_string(), wanted);
+    [b.ia] = <[Ia<Mock>; 1]>::try_from(refused.ias).expect("the instance");
+    b.ia.ep_free(b.ep).expect("freed");
+    b.ia.srq_free(srq).expect("unused");
+    b.ia = resumed(b.ia);
+}
+
+/// 2^56 bytes take 67 days at 100 Gb/s.
+#[test]
+fn an_instance_that_has_moved_more_than_two_to_the_56_bytes_is_resumed() {
+    let (_net, a, _b) = connected();
+    let (mut snapshot, handover) = parked(a.ia);
+    snapshot.instances[0].ended.request_bytes = (1 << 56) + 1;
+    snapshot.instances[0].eps.objects[0].counts.shared_bytes = (1 << 56) + 1;
+    Ia::resume(&snapshot, handover, &()).expect("resumes");
 }
 
 /// A completion outlives its endpoint and the SRQ.

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dat_core::MAX_INSTANCES;
 use dat_core::log_budget::LogBudget;
 use dat_core::provider::{
     ProviderError, ProviderEvent, Qpn, QueuePair, QueueSizes, QueuesOf, Registration, ResumedQp,
@@ -46,6 +47,8 @@ use super::{KnownCq, MAX_OWNER, MlxProvider, Region, SharedProvider};
 use crate::network::CheckedNetwork;
 use crate::queues::{Cq, Qp, Srq};
 
+/// Maximum number of instances that were made, so that the number of a later one does not begin anew.
+const MOST_MADE: u32 = 1 << 31;
 /// Name of the provider's tables in errors.
 const TABLE: &str = "the provider";
 /// Maximum number of variants of keys.
@@ -190,9 +193,12 @@ impl<'a> Checked<'a> {
         let (count, its) = (instances.len(), hca.instances.len());
         let made = u32::try_from(count).ok();
         let made = made.and_then(|count| instances_made.checked_add(count));
-        let Some(made) = made.filter(|_| count == its && count > 0 && *instances_made > 0) else {
+        let is_possible = count == its && (1..=MAX_INSTANCES).contains(&count);
+        let is_possible = is_possible && (1..=MOST_MADE).contains(instances_made);
+        let Some(made) = made.filter(|_| is_possible) else {
             let what = format!(
-                "{count} instances, {its} instances of the function, and {instances_made} instances made"
+                "{count} instances, at most {MAX_INSTANCES} in all; {its} instances of the function, and \
+                 {instances_made} instances made"
             );
             return Err(ResumeError::snapshot(TABLE, what));
         };

@@ -452,6 +452,7 @@ impl<P: Provider> Ia<P> {
     /// Breaks the connections of a completion queue that lost an entry: the completions of its endpoints can no
     /// longer be reported.
     fn cq_overran(&mut self, owner: u32) {
+        self.overran.insert(owner);
         if owner & DISCARD_OWNER != 0 {
             if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
                 self.set_end_cause(key, EndCause::CompletionQueue);

@@ -13,7 +13,7 @@ mod objects;
 mod requests;
 
 use self::requests::Listeners;
-use super::names::{Conns, check_counters, free_keys, key_of, text};
+use super::names::{Conns, check_counters, check_empty, free_keys, key_of, text};
 use crate::attributes::IaAttr;
 use crate::cm::Cm;
 use crate::error::parking::ResumeError;
@@ -53,6 +53,7 @@ pub(super) fn check<P: ParkProvider>(
             return Err(ResumeError::snapshot("connections", what));
         }
     }
+    check_empty(instances)?;
     let mut shared = SharedChecks {
         attr: IaAttr::from_limits(limits),
         atomics: limits.atomics,
@@ -146,15 +147,20 @@ fn check_sums<P: ParkProvider>(tables: &IaTables<P>) -> Result<(), ResumeError> 
         requests_outstanding,
         recvs_outstanding,
     } = tables.ended;
+    ResumeError::check_bytes(
+        "the counters",
+        [
+            ("request_bytes", request_bytes),
+            ("received_bytes", received_bytes),
+        ],
+    )?;
     check_counters(
         format_args!("the counters"),
         [
             ("requests", requests),
-            ("request_bytes", request_bytes),
             ("doorbells", doorbells),
             ("requests_failed", most(requests_failed)),
             ("recvs", recvs),
-            ("received_bytes", received_bytes),
             ("recvs_failed", most(recvs_failed)),
             ("full", full),
             ("wakeups", tables.wakeups),

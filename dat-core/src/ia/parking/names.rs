@@ -7,11 +7,13 @@ use crate::cm::{CmSnapshot, ConnId, ConnSnapshot};
 use crate::error::DatError;
 use crate::error::parking::ResumeError;
 use crate::handle::Handle;
+use crate::ia::snapshot::IaTables;
 use crate::object::snapshot::TableSnapshot;
+use crate::provider::ParkProvider;
 
-/// Limit of the empty slots of a table. Each needs memory for an object, and is a few bytes of the snapshot. No program
-/// frees so many objects.
-const MOST_EMPTY: u64 = 1 << 18;
+/// Limit of the empty slots of all tables of all instances. Each needs memory for an object, and is a few bytes of the
+/// snapshot. Few programs free so many objects.
+const MOST_EMPTY: u64 = 1 << 20;
 
 /// Returns the text with which errors name an object: a handle, or the name of a table as `format_args`.
 pub(super) fn text(object: impl Debug) -> String {
@@ -28,14 +30,35 @@ pub(super) fn key_of<H: Handle>(
     handle.of(ia).ok_or_else(foreign)
 }
 
+/// Checks the number of empty slots.
+pub(super) fn check_empty<P: ParkProvider>(instances: &[IaTables<P>]) -> Result<(), ResumeError> {
+    let empty = |it: &IaTables<P>| {
+        [
+            it.pzs.free.len(),
+            it.lmrs.free.len(),
+            it.cnos.free.len(),
+            it.evds.free.len(),
+            it.srqs.free.len(),
+            it.rmrs.free.len(),
+            it.eps.free.len(),
+            it.psps.free.len(),
+            it.rsps.free.len(),
+            it.crs.free.len(),
+        ]
+        .into_iter()
+        .map(|count| count as u64) // CAST: widening.
+        .sum::<u64>()
+    };
+    let empty = instances.iter().map(empty).sum();
+    ResumeError::check_range("tables", [("empty slots", empty, MOST_EMPTY)])
+}
+
 /// Returns the keys of the next objects in the empty slots of a table.
 pub(super) fn free_keys<T, H: Handle>(
     table: &'static str,
     snapshot: &TableSnapshot<T, H>,
     ia: u32,
 ) -> Result<Vec<H::Key>, ResumeError> {
-    let empty = snapshot.free.len() as u64;
-    ResumeError::check_range(table, [("empty slots", empty, MOST_EMPTY)])?;
     let keys = snapshot.free.iter();
     keys.map(|handle| key_of(format_args!("{table}"), *handle, ia))
         .collect()

@@ -43,6 +43,7 @@ impl<P: ParkProvider> Ia<P> {
             adapter,
             instance_index: _,
             port_ups: _,
+            overran: _,
             conns: _,
             listeners: _,
             draining: _,

@@ -224,8 +224,8 @@ fn numbers_of_queues_regions_and_requests_have_bounds() {
             let ep = t.eps.objects.iter_mut().find(|ep| !ep.binds.is_empty());
             ep.expect("an endpoint that binds").binds[0].number = 3;
         }),
-        ("the CNOs: empty slots is 262145", |t, _| {
-            t.cnos.free = vec![t.cnos.free[0]; (1 << 18) + 1];
+        ("tables: empty slots is 104857", |t, _| {
+            t.cnos.free = vec![t.cnos.free[0]; (1 << 20) + 1];
         }),
         ("does not listen at", |t, _| {
             t.psps.objects[0].conn_qual.0 += 77

@@ -230,6 +230,7 @@ impl<P: Provider> Ia<P> {
         let discard = if setup.request_evd.is_some() && setup.recv_evd.is_some() {
             None
         } else {
+            self.overran.remove(&(DISCARD_OWNER | owner));
             let entries = self.discard_entries(setup).max(1);
             match self.provider.create_cq(entries, DISCARD_OWNER | owner) {
                 Ok(mut cq) => {
@@ -330,7 +331,7 @@ impl<P: Provider> Ia<P> {
     /// Returns the maximum number of outstanding binds of an endpoint.
     pub(in crate::ia) fn room_for_binds(&self, setup: &Setup) -> usize {
         if self.binds_on(setup) {
-            usize::try_from(setup.attr.max_request_dtos).unwrap_or(usize::MAX)
+            usize::try_from(self.max_requests(setup)).unwrap_or(usize::MAX)
         } else {
             0
         }

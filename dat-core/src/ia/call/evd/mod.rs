@@ -72,6 +72,7 @@ impl<P: Provider> Ia<P> {
         evd.set_recorded(self.recorder.is_some());
         let key = self.evds.insert(evd);
         if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
+            self.overran.remove(&index_of(key));
             match self
                 .provider
                 .create_cq(min_qlen.saturating_add(HIDDEN), index_of(key))

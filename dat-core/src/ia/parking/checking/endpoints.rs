@@ -202,14 +202,19 @@ fn check_connection<Q, C>(
 /// Checks the counters of an endpoint. Those of its queue pair are not known yet.
 fn check_counts<Q, C>(one: &EpSnapshot<Q, C>) -> Result<(), ResumeError> {
     let counts = &one.counts;
+    ResumeError::check_bytes(
+        text(one.ep),
+        [
+            ("request_bytes", counts.before.request_bytes),
+            ("received_bytes", counts.before.received_bytes),
+            ("shared_bytes", counts.shared_bytes),
+        ],
+    )?;
     check_counters(
         one.ep,
         [
             ("requests", counts.before.requests),
-            ("request_bytes", counts.before.request_bytes),
             ("recvs", counts.before.recvs),
-            ("received_bytes", counts.before.received_bytes),
-            ("shared_bytes", counts.shared_bytes),
             ("full", counts.full),
             ("requests_failed", most(counts.requests_failed)),
             ("recvs_failed", most(counts.recvs_failed)),
