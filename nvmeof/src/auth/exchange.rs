@@ -1,5 +1,9 @@
 //! Authentication messages of one queue, on the target's side.
 
+mod parking;
+
+pub use parking::ExchangeSnapshot;
+
 use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -42,7 +46,7 @@ pub struct Parties {
 }
 
 /// State of an exchange: the message that is expected next, or the outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::EnumIter))]
 enum State {
     /// The host sends NEGOTIATE.

@@ -244,7 +244,7 @@ impl Controller {
     }
 
     /// Returns whether the queue with this number is that connection.
-    pub(super) fn has_queue(&self, queue: u16, connection: u64) -> bool {
+    pub(crate) fn has_queue(&self, queue: u16, connection: u64) -> bool {
         match queue {
             0 => self.connection == connection,
             _ => self.queues.get(&queue) == Some(&connection),

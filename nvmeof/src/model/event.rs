@@ -12,7 +12,7 @@ use crate::nvme::log::page;
 pub const REQUESTS: u8 = 4;
 
 /// Kind of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Namespace attributes changed.
     Namespace,

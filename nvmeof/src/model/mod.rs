@@ -22,11 +22,14 @@ mod identify;
 mod kept;
 mod log;
 mod namespace;
+mod parking;
 mod party;
 mod property;
 mod quota;
+mod refusal;
 mod reservation;
 mod reserve;
+mod snapshot;
 mod subsystem;
 
 #[cfg(test)]
@@ -45,8 +48,10 @@ pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
 pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use party::{Party, is_fair};
+pub use refusal::{ModelParkError, ModelResumeError};
 pub use reservation::{HostId, Reservations};
 pub use reserve::bytes as reservation_bytes;
+pub use snapshot::ModelSnapshot;
 pub use subsystem::{NAMESPACES, NamespaceList, Subsystem, SubsystemConfig};
 
 use crate::nvme::{Nqn, Status};

@@ -24,7 +24,7 @@ const REGISTRANTS_OF_A_NAME: usize = 16;
 pub type HostId = [u8; 16];
 
 /// Type of a reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Kind {
     /// Write Exclusive: only the holder writes.
@@ -73,7 +73,7 @@ impl Kind {
 }
 
 /// A notice for a host. The values are the types in the reservation notification log page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Notification {
     /// Registration preempted.

@@ -165,7 +165,7 @@ pub struct AccessGroup {
 const_assert_eq!(size_of::<AccessGroup>(), 32);
 
 /// ANA state: access to a group of namespaces through one controller's port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Access {
     /// Optimized.
