@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::refusal::ModelResumeError;
+use super::snapshot::EventsSnapshot;
 use crate::nvme::log::page;
 
 /// Maximum number of outstanding event requests.
@@ -109,7 +111,7 @@ impl Events {
         if is_wanted && !self.waiting.contains(&kind) {
             self.waiting.push_back(kind);
         }
-        self.requests > 0 && self.next().is_some()
+        self.can_answer()
     }
 
     const fn mark(kind: Kind) -> u32 {
@@ -138,7 +140,62 @@ impl Events {
         for kind in KINDS.into_iter().filter(|kind| kind.page() == page) {
             self.reported &= !Self::mark(kind);
         }
+        self.can_answer()
+    }
+
+    /// Returns whether an event request can be answered with an event.
+    pub(super) fn can_answer(&self) -> bool {
         self.requests > 0 && self.next().is_some()
+    }
+
+    /// Writes the events and event requests out.
+    pub(super) fn park(&self) -> EventsSnapshot {
+        let is_reported = |kind: &Kind| self.reported & Self::mark(*kind) != 0;
+        EventsSnapshot {
+            wanted: self.wanted,
+            requests: self.requests,
+            waiting: self.waiting.iter().copied().collect(),
+            reported: KINDS.into_iter().filter(is_reported).collect(),
+        }
+    }
+
+    /// Goes on with parked events and event requests. `of` is the controller, for errors.
+    pub(super) fn resume(
+        of: &str,
+        parked: &EventsSnapshot,
+        is_discovery: bool,
+    ) -> Result<Self, ModelResumeError> {
+        let requests = ("requests", parked.requests.into(), REQUESTS.into());
+        ModelResumeError::check_range(of, [requests])?;
+        let (bits, kinds): (_, &[Kind]) = if is_discovery {
+            (OF_DISCOVERY, &[Kind::Discovery])
+        } else {
+            (OF_IO, &[Kind::Namespace, Kind::Access, Kind::Reservation])
+        };
+        let what = format!("wanted is {:#x}, of {bits:#x}", parked.wanted);
+        ModelResumeError::check(parked.wanted & !bits == 0, of, what)?;
+        let marks = |name, list: &[Kind]| {
+            let mut marks = 0;
+            for kind in list {
+                let is_possible = kinds.contains(kind) && marks & Self::mark(*kind) == 0;
+                let what = format!("{name}: event {kind:?} is impossible, or twice");
+                ModelResumeError::check(is_possible, of, what)?;
+                marks |= Self::mark(*kind);
+            }
+            Ok::<_, ModelResumeError>(marks)
+        };
+        marks("waiting", &parked.waiting)?;
+        Ok(Self {
+            wanted: parked.wanted,
+            requests: parked.requests,
+            waiting: parked.waiting.iter().copied().collect(),
+            reported: marks("reported", &parked.reported)?,
+        })
+    }
+
+    /// Returns whether the host has enabled and requested nothing, and read no event, since the last reset.
+    pub(super) const fn is_reset(&self) -> bool {
+        self.wanted == 0 && self.requests == 0 && self.reported == 0
     }
 
     /// Clears everything, because the controller is disabled or shut down: the host has enabled no event, and no event

@@ -43,6 +43,7 @@ use std::time::Duration;
 
 pub use access::{GROUPS, PortAccess};
 pub use authenticate::{AuthStep, PATIENCE as AUTHENTICATION_PATIENCE};
+use connect::HIGHEST_CONTROLLER;
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;

@@ -1,5 +1,8 @@
 //! Reasons why a model is not parked, or not resumed.
 
+/// Limit of counters in a snapshot. No counter reaches it in practice.
+pub(super) const MOST_COUNTED: u64 = 1 << 56;
+
 /// Reason why a model was not parked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -44,7 +47,7 @@ pub enum ModelResumeError {
         /// Number of the connections.
         connections: u64,
     },
-    /// A subsystem, a namespace, a port or a host's key is not as at the parking.
+    /// A subsystem, a namespace or a port is not as at the parking, or a host may not connect any more.
     #[error("{of}: {what}")]
     Configuration {
         /// The object.

@@ -11,6 +11,8 @@
 //! end with the process, because persistence through power loss is not supported. While an identifier is registered, it
 //! belongs to the host name that registered with it.
 
+mod parking;
+
 use std::collections::BTreeMap;
 
 use crate::nvme::{Nqn, Status};
