@@ -20,6 +20,8 @@
 
 mod resuming;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use resuming::WorkerResumeError;
 pub use snapshot::WorkerSnapshot;

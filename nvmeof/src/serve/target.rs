@@ -271,7 +271,7 @@ impl Target {
     /// one. The clock continues where it stood. [`Worker::resume`](super::Worker::resume) of each worker follows.
     ///
     /// # Errors
-    /// The reason. The model may have been changed.
+    /// The reason.
     pub fn resume(mut model: Model, snapshot: &TargetSnapshot) -> Result<Self, TargetResumeError> {
         /// Maximum number of workers that a target has or had.
         const WORKERS: u32 = 1 << 16;
@@ -303,7 +303,10 @@ impl Target {
             parked: numbers,
             ..Hold::default()
         };
-        Ok(Self::at(model, *now_ns, inboxes, hold))
+        let target = Self::at(model, *now_ns, inboxes, hold);
+        // The messages about event requests that can be answered wait in the inboxes.
+        target.with(|_| ());
+        Ok(target)
     }
 
     /// Returns the workers that are parked, or that [`Target::resume`] has made and [`Worker::resume`] has not.
