@@ -93,7 +93,8 @@ impl Target {
         Ok(())
     }
 
-    /// Answers the messages that wait for the thread with Command Interrupted. The one that it computes is not affected.
+    /// Answers the messages that wait for the thread with Command Interrupted. The one that it computes now is not
+    /// affected.
     pub(super) fn abandon_waiting(&self) {
         let all = self
             .waiting()

@@ -191,8 +191,8 @@ impl Worker {
             arrived,
             times,
         } = parts;
-        // CAST: bounded by `WorkerConfig::check`.
-        let (places, all) = (places(snapshot.config.ios), commands.ios.len() as u32);
+        let places = places(snapshot.config.ios);
+        let all = places + event_places(snapshot.config.ios);
         let here = queues.all().map(|queue| u64::from(queue.outstanding));
         let counters = &snapshot.counters;
         let over = Over {
@@ -307,8 +307,9 @@ impl Parts {
             this.arrived.push(arrived.checked()?);
         }
         let receives = object("the SRQ", ia.srq_query(snapshot.srq))?.outstanding_dto_count;
-        // CAST: at most `places`, each only once.
-        let slots = places - slots.used.len() as u32;
+        // Each is below `places`, so their number is at most `places`.
+        let used = u32::try_from(slots.used.len()).unwrap_or(places);
+        let slots = places - used;
         if receives != slots {
             return Err(Error::Receives { receives, slots });
         }
