@@ -4,10 +4,10 @@
 //! back until the host reads the log page that the event names, without RAE. So a host that does not read the page gets
 //! only one event of the kind.
 
+mod parking;
+
 use std::collections::VecDeque;
 
-use super::refusal::ModelResumeError;
-use super::snapshot::EventsSnapshot;
 use crate::nvme::log::page;
 
 /// Maximum number of outstanding event requests.
@@ -146,51 +146,6 @@ impl Events {
     /// Returns whether an event request can be answered with an event.
     pub(super) fn can_answer(&self) -> bool {
         self.requests > 0 && self.next().is_some()
-    }
-
-    /// Writes the events and event requests out.
-    pub(super) fn park(&self) -> EventsSnapshot {
-        let is_reported = |kind: &Kind| self.reported & Self::mark(*kind) != 0;
-        EventsSnapshot {
-            wanted: self.wanted,
-            requests: self.requests,
-            waiting: self.waiting.iter().copied().collect(),
-            reported: KINDS.into_iter().filter(is_reported).collect(),
-        }
-    }
-
-    /// Goes on with parked events and event requests. `of` is the controller, for errors.
-    pub(super) fn resume(
-        of: &str,
-        parked: &EventsSnapshot,
-        is_discovery: bool,
-    ) -> Result<Self, ModelResumeError> {
-        let requests = ("requests", parked.requests.into(), REQUESTS.into());
-        ModelResumeError::check_range(of, [requests])?;
-        let (bits, kinds): (_, &[Kind]) = if is_discovery {
-            (OF_DISCOVERY, &[Kind::Discovery])
-        } else {
-            (OF_IO, &[Kind::Namespace, Kind::Access, Kind::Reservation])
-        };
-        let what = format!("wanted is {:#x}, of {bits:#x}", parked.wanted);
-        ModelResumeError::check(parked.wanted & !bits == 0, of, what)?;
-        let marks = |name, list: &[Kind]| {
-            let mut marks = 0;
-            for kind in list {
-                let is_possible = kinds.contains(kind) && marks & Self::mark(*kind) == 0;
-                let what = format!("{name}: event {kind:?} is impossible, or twice");
-                ModelResumeError::check(is_possible, of, what)?;
-                marks |= Self::mark(*kind);
-            }
-            Ok::<_, ModelResumeError>(marks)
-        };
-        marks("waiting", &parked.waiting)?;
-        Ok(Self {
-            wanted: parked.wanted,
-            requests: parked.requests,
-            waiting: parked.waiting.iter().copied().collect(),
-            reported: marks("reported", &parked.reported)?,
-        })
     }
 
     /// Returns whether the host has enabled and requested nothing, and read no event, since the last reset.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ModelResumeError, NAMESPACES};
+use super::refusal::ModelResumeError;
 use crate::nvme::Status;
 use crate::nvme::feature as id;
 
@@ -59,12 +59,16 @@ impl Kept {
             .collect()
     }
 
-    /// Goes on with parked values. `of` is the controller, for errors.
-    pub(super) fn resume(of: &str, parked: &[(u8, u32, u32)]) -> Result<Self, ModelResumeError> {
+    /// Goes on with parked values. `of` is the controller, for errors. `namespaces` is the highest number of one.
+    pub(super) fn resume(
+        of: &str,
+        parked: &[(u8, u32, u32)],
+        namespaces: u32,
+    ) -> Result<Self, ModelResumeError> {
         let mut all = BTreeMap::new();
         for &(feature, nsid, value) in parked {
             let has_namespace = match feature {
-                id::ERROR_RECOVERY => (1..=NAMESPACES).contains(&nsid),
+                id::ERROR_RECOVERY => (1..=namespaces).contains(&nsid),
                 _ => nsid == 0,
             };
             let is_value = Self::checked(feature, value) == Some(value);

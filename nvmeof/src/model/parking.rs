@@ -20,8 +20,8 @@
 //!
 //! `resume` does not trust the snapshot. Every number is bounded, numbers of controllers, queues, connections and
 //! namespaces must refer to each other as those of a model do, and the parts of a controller must fit its state. Sums
-//! of quotas follow from the controllers. Budgets of log lines and random numbers are new in the next process. The model
-//! cannot check that workers and connections exist: the caller does ([`ModelSnapshot::workers`]).
+//! of quotas follow from the controllers. Budgets of log lines and random numbers are new in the next process. The
+//! model cannot check that workers and connections exist: the caller does ([`ModelSnapshot::workers`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

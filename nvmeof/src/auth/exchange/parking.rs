@@ -3,44 +3,11 @@
 //! The keys are not in the snapshot: [`Exchange::resume`] gets them from the caller. An exchange that waits for REPLY
 //! needs its challenge and its secret exponent. Of an exchange that has failed, only the reason is left.
 
-use core::fmt;
+use zeroize::Zeroizing;
 
-use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, Zeroizing};
-
-use super::{Exchange, Parties, State, why};
+use super::{Exchange, ExchangeSnapshot, Exponent, Parties, State, why};
 use crate::auth::dh::Secret;
 use crate::auth::{Group, Hash, Keys};
-
-/// An exchange that was parked: plain data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExchangeSnapshot {
-    state: State,
-    transaction: u16,
-    hash: u8,
-    group: u8,
-    sequence: u32,
-    challenge: Vec<u8>,
-    secret: Option<Exponent>,
-    /// Response to the host's own challenge, if the host sent one.
-    answer: Option<Vec<u8>>,
-}
-
-/// Secret exponent of a key exchange. It is not printed, and zeroized when dropped.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Exponent(Vec<u8>);
-
-impl Drop for Exponent {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl fmt::Debug for Exponent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Exponent({} bytes)", self.0.len())
-    }
-}
 
 impl Exchange {
     /// Writes the exchange out, without its keys. Nothing changes.
@@ -136,5 +103,126 @@ impl Exchange {
             secret,
             answer: answer.clone().map(Zeroizing::new),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+    fn keys() -> Keys {
+        let key: crate::auth::Key = KEY.parse().expect("a key");
+        Keys {
+            host: key.clone(),
+            controller: Some(key),
+            hash: None,
+            group: None,
+        }
+    }
+
+    fn parties() -> Parties {
+        Parties {
+            host: "host".to_owned(),
+            subsystem: "disks".to_owned(),
+        }
+    }
+
+    fn moved(one: &Exchange) -> Exchange {
+        let parked = one.park();
+        let bytes = postcard::to_stdvec(&parked).expect("bytes");
+        let read: ExchangeSnapshot = postcard::from_bytes(&bytes).expect("a snapshot");
+        let resumed = Exchange::resume(&read, keys(), parties()).expect("resumed");
+        assert_eq!(resumed.park(), parked);
+        resumed
+    }
+
+    /// Returns an exchange that has negotiated SHA-256 and the group of 2,048 bits.
+    fn negotiated() -> Exchange {
+        let mut said = vec![0; 72];
+        (said[4], said[7], said[8]) = (7, 1, 1);
+        (said[10], said[11], said[12], said[42]) = (1, 1, 1, 1);
+        let mut exchange = Exchange::new(keys(), parties());
+        exchange.send(&said, &mut |bytes| bytes.fill(0x5a));
+        exchange
+    }
+
+    /// The host replies to the challenge of the old process, and wants the target to authenticate, too.
+    #[test]
+    fn an_exchange_with_a_group_goes_on_between_any_two_messages() {
+        let challenge = negotiated().receive().expect("CHALLENGE");
+        let mut one = moved(&negotiated());
+        assert_eq!(one.receive().as_ref(), Some(&challenge));
+        let mut one = moved(&one);
+        let secret = Secret::new([3; 64]);
+        let public = secret.public(Group::Ffdhe2048).expect("a value");
+        let shared = secret.shared(Group::Ffdhe2048, &challenge[48..]);
+        let shared = Hash::Sha256.hash(&shared.expect("a value"));
+        let mixed = Hash::Sha256.hmac(&shared, &[&challenge[16..48]]);
+        let answer = Hash::Sha256.hmac(
+            &keys().host.of("host"),
+            &[
+                &mixed,
+                &challenge[12..16],
+                &[7, 0, 0],
+                b"HostHost",
+                b"host",
+                &[0],
+                b"disks",
+            ],
+        );
+        let mut reply = vec![1, 2, 0, 0, 7, 0, 32, 0, 1, 0, 0, 1, 0, 0, 0, 0];
+        for part in [&answer[..], &[9; 32], &public] {
+            reply.extend_from_slice(part);
+        }
+        one.send(&reply, &mut |_| ());
+        let mut one = moved(&one);
+        let success = one.receive().expect("SUCCESS1");
+        assert_eq!((success[1], success[8], success.len()), (3, 1, 48));
+        let mut one = moved(&one);
+        one.send(&[1, 4, 0, 0, 7, 0], &mut |_| ());
+        assert!(one.is_done());
+    }
+
+    #[test]
+    fn an_exchange_that_no_exchange_has_written_is_refused() {
+        type Change = fn(&mut ExchangeSnapshot);
+        let changes: [(Change, &str); 10] = [
+            (|one| one.hash = 4, "hash is 4"),
+            (|one| one.group = 6, "group is 6"),
+            (|one| one.sequence = 0, "sequence number 0"),
+            (|one| one.challenge.truncate(31), "a challenge of 31 bytes"),
+            (|one| one.secret = None, "secret: false"),
+            (|one| one.secret = Some(Exponent(vec![1])), "secret: "),
+            (|one| one.group = 0, "group Null"),
+            (|one| one.answer = Some(vec![0; 32]), "answer: Some(32)"),
+            (|one| one.state = State::Done, "state Done"),
+            (|one| one.state = State::Failed(1), "state Failed(1)"),
+        ];
+        for (change, text) in changes {
+            let mut parked = negotiated().park();
+            change(&mut parked);
+            let error = Exchange::resume(&parked, keys(), parties());
+            let error = error.map(|_| ()).expect_err(text);
+            assert!(error.contains(text), "{error} and not: {text}");
+        }
+        let mut failed = negotiated();
+        failed.send(&[1, 0xf0, 0, 0, 7, 0], &mut |_| ());
+        let mut parked = failed.park();
+        assert!(parked.secret.is_none() && parked.challenge.is_empty());
+        assert_eq!(moved(&failed).failure(), Some(1));
+        parked.state = State::Over(8);
+        let error = Exchange::resume(&parked, keys(), parties());
+        assert_eq!(
+            error.map(|_| ()),
+            Err("reason is 8: there are 1 to 7".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_secret_exponent_is_not_printed() {
+        let text = format!("{:?}", negotiated().park());
+        assert!(text.contains("Exponent(64 bytes)"), "{text}");
     }
 }

@@ -78,7 +78,7 @@ impl Controller {
             return Err(Error::snapshot(of, what));
         }
         let events = Events::resume(&of, &one.events, is_discovery)?;
-        let kept = Kept::resume(&of, &one.features)?;
+        let kept = Kept::resume(&of, &one.features, NAMESPACES)?;
         let entries = one.errors.iter().zip(0..);
         let errors = entries.map(|(entry, before)| {
             // The newest entry has the number of all errors.
@@ -120,7 +120,7 @@ impl Controller {
         };
         // A reset forgets what the host has set, and only a ready controller accepts it.
         let is_reset = resumed.queues.is_empty() && one.features.is_empty();
-        if !resumed.is_ready() && !(is_reset && resumed.events.is_reset()) {
+        if !(resumed.is_ready() || is_reset && resumed.events.is_reset()) {
             let what = "it is not ready, and has I/O queues, event requests or features";
             return Err(Error::snapshot(of, what));
         }

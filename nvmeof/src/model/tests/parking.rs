@@ -39,8 +39,8 @@ fn like(of: &Model) -> Model {
     model
 }
 
-/// Parks a model, and returns the one that goes on, with a clock that shows `to`. The snapshot passes through bytes, and
-/// is that of the resumed model, too.
+/// Parks a model, and returns the one that goes on, with a clock that shows `to`. The snapshot passes through bytes.
+/// The resumed model has the same one.
 fn moved(model: &Model, from: Moment, to: Moment) -> Model {
     assert!(model.is_quiet());
     let snapshot = model.park(from).expect("parked");

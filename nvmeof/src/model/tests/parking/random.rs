@@ -16,8 +16,8 @@ fn one_of<T: Copy>(random: &mut ChaCha20Rng, all: &[T]) -> T {
     all[usize::try_from(at).expect("few")]
 }
 
-/// Does something at random with a model at the time `now`, and returns what came of it, without times. Two models in the same
-/// state, with the same random numbers, do the same.
+/// Does something at random with a model at the time `now`, and returns what came of it, without times. Two models in
+/// the same state, with the same random numbers, do the same.
 fn act(model: &mut Model, random: &mut ChaCha20Rng, now: Moment) -> String {
     let host = one_of(random, &[HOST, OTHER]);
     let ids: Vec<u16> = model.controllers().map(Controller::id).collect();
