@@ -606,7 +606,10 @@ impl Model {
 
     /// Notifies the hosts of a namespace that it has changed.
     pub(crate) fn namespace_changed(&mut self, subsystem: &Nqn, nsid: u32) {
-        let of_it = |controller: &&mut Controller| controller.subsystem() == subsystem;
+        // Discovery controllers have no page of changed namespaces.
+        let of_it = |controller: &&mut Controller| {
+            controller.subsystem() == subsystem && !controller.is_discovery()
+        };
         let changed = self.controllers.values_mut().filter(of_it);
         let ids: BTreeSet<u16> = changed
             .map(|controller| {
