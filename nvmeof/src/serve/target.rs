@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::Room;
 use super::hold::Hold;
-use super::inbox::{Inbox, Message};
+use super::inbox::{Inbox, Membership, Message};
 use super::lanes::Waiting;
 use super::times::{KINDS, Times, Took};
 use crate::io::Lock;
@@ -243,7 +243,7 @@ impl Target {
 
     /// Parks the target, whose workers are all parked: its model and its clock, of which [`Target::resume`] makes a
     /// target again. If the parking is given up, the target goes on as it is, with
-    /// [`Worker::resume`](super::Worker::resume) of each worker.
+    /// [`Worker::resume`](super::Worker::resume) of each worker, and after [`Target::release`].
     ///
     /// # Errors
     /// A worker is not parked, or the model cannot be parked. Nothing has changed.
@@ -320,8 +320,10 @@ impl Target {
     /// Removes a parked worker, which will not be resumed: the controllers whose admin queues it had end. Does nothing
     /// if there is no such parked worker.
     pub fn forget_worker(&self, worker: WorkerId) {
-        if lock(&self.0.hold).parked.contains(&worker) {
-            drop(self.rejoin(worker));
+        if let Some((member, inbox)) = self.rejoin(worker) {
+            // Pairs of other workers may wait for these drops.
+            drop(Membership::new(inbox));
+            drop(member);
         }
     }
 

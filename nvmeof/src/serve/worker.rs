@@ -55,7 +55,7 @@ pub(super) const fn cookie(io: u32, kind: u64) -> DtoCookie {
 }
 
 /// Returns the command's index and the kind of a completion.
-#[inline]
+#[inline(always)]
 fn parts_of(cookie: DtoCookie) -> (u32, u64) {
     // The cookie was posted with an index of 32 bits.
     let at = u32::try_from(cookie.0 >> 2).unwrap_or(u32::MAX);
@@ -63,10 +63,10 @@ fn parts_of(cookie: DtoCookie) -> (u32, u64) {
 }
 
 /// Returns the length of a received capsule; `None` if the receive failed.
-#[inline]
-fn received_bytes(done: &DtoCompletion) -> Option<u32> {
+#[inline(always)]
+fn received_bytes(done: &DtoCompletion, succeeded: bool) -> Option<u32> {
     let bytes = u32::try_from(done.transferred_length).unwrap_or(0);
-    (done.status == DtoStatus::Success).then_some(bytes)
+    if succeeded { Some(bytes) } else { None }
 }
 
 /// Configuration of a worker.
@@ -472,7 +472,7 @@ impl Worker {
         (kind == kind::RECEIVE).then(|| Arrived {
             at,
             ep: done.ep,
-            bytes: received_bytes(done),
+            bytes: received_bytes(done, done.status == DtoStatus::Success),
         })
     }
 
@@ -489,7 +489,7 @@ impl Worker {
         }
         let succeeded = done.status == DtoStatus::Success;
         match kind {
-            kind::RECEIVE => self.received(at, done.ep, received_bytes(done)),
+            kind::RECEIVE => self.received(at, done.ep, received_bytes(done, succeeded)),
             kind::FETCH => {
                 self.commands.ios[at as usize].step(Step::Fetched); // CAST: widening.
                 if succeeded {
