@@ -250,8 +250,9 @@ fn a_parking_that_is_given_up_leaves_the_target_with_its_queues() -> Result<()> 
     let Resumed { ia, words } = handover::resume(parked)?;
     let (_, snapshot): (TargetSnapshot, WorkerSnapshot) = postcard::from_bytes(&words)?;
     let worker = Worker::resume(&target, ia, &snapshot).map_err(|refused| refused.1)?;
-    let serving = serve(worker);
+    // Without the release, the worker would pause again at once.
     target.release();
+    let serving = serve(worker);
     answered(&mut host, &mut queue, vec![sent])?;
     drop(host);
     target.stop();
