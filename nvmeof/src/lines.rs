@@ -22,7 +22,8 @@ pub(crate) struct Lines {
     unlogged: u64,
 }
 
-fn nanos(now: Duration) -> u64 {
+/// Returns a time in nanoseconds, of which a `u64` has centuries.
+pub(crate) fn nanos(now: Duration) -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 

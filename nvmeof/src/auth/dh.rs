@@ -2,7 +2,7 @@
 
 use crypto_bigint::modular::runtime_mod::{DynResidue, DynResidueParams};
 use crypto_bigint::{Encoding, U512, U2048, U3072, U4096, U6144, U8192};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::primes;
 
@@ -81,7 +81,15 @@ impl Drop for Secret {
 }
 
 impl Secret {
-    pub(super) fn new(mut random: [u8; 64]) -> Self {
+    /// Length in bytes.
+    pub(super) const BYTES: usize = U512::BYTES;
+
+    /// Returns the bytes of which [`Self::new`] makes this secret.
+    pub(super) fn bytes(&self) -> Zeroizing<[u8; Self::BYTES]> {
+        Zeroizing::new(self.0.to_be_bytes())
+    }
+
+    pub(super) fn new(mut random: [u8; Self::BYTES]) -> Self {
         let secret = U512::from_be_slice(&random);
         random.zeroize();
         Self(secret)

@@ -1,9 +1,11 @@
 //! Authentication messages of one queue, on the target's side.
 
+mod parking;
+
 use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::dh::Secret;
 use super::{Group, Hash, Keys};
@@ -42,7 +44,7 @@ pub struct Parties {
 }
 
 /// State of an exchange: the message that is expected next, or the outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(test, derive(strum::EnumIter))]
 enum State {
     /// The host sends NEGOTIATE.
@@ -76,6 +78,36 @@ pub struct Exchange {
     secret: Option<Secret>,
     /// Response to the host's own challenge, if the host sent one.
     answer: Option<Zeroizing<Vec<u8>>>,
+}
+
+/// An exchange that was parked: plain data.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ExchangeSnapshot {
+    state: State,
+    transaction: u16,
+    hash: u8,
+    group: u8,
+    sequence: u32,
+    challenge: Vec<u8>,
+    secret: Option<Exponent>,
+    /// Response to the host's own challenge, if the host sent one.
+    answer: Option<Vec<u8>>,
+}
+
+/// Secret exponent of a key exchange. It is not printed, and zeroized when dropped.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Exponent(Vec<u8>);
+
+impl Drop for Exponent {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl core::fmt::Debug for Exponent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Exponent({} bytes)", self.0.len())
+    }
 }
 
 impl core::fmt::Debug for Exchange {

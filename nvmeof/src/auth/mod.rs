@@ -29,7 +29,7 @@ use sha2::{Digest, Sha256, Sha384, Sha512};
 use zeroize::{Zeroize, Zeroizing};
 
 pub use dh::Group;
-pub use exchange::{Exchange, Parties};
+pub use exchange::{Exchange, ExchangeSnapshot, Parties};
 
 /// A hash function. The values are the identifiers in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

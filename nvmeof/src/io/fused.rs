@@ -65,6 +65,12 @@ impl Commands {
         }
     }
 
+    /// Returns whether a command is the first of a fused pair.
+    pub(crate) fn is_first(&self, at: u32) -> bool {
+        let sqe = &self.ios[at as usize].sqe; // CAST: widening.
+        sqe.flags & (FUSE | PSDT) ^ PSDT_SGL == FUSE_FIRST && sqe.opcode == opcode::COMPARE
+    }
+
     /// Checks the command that follows the first of a fused pair. Returns true if it is the second; then the caller
     /// continues with both. Otherwise the caller refuses the first, and begins this command.
     pub(crate) fn is_second(&self, at: u32) -> bool {

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::{Answer, Model, ModelError, Status, event};
+use super::refusal::MOST_COUNTED;
+use super::snapshot::PortSnapshot;
+use super::{Answer, Model, ModelError, ModelResumeError, Port, Status, event};
 use crate::nvme::log::{Access, AccessGroup, AccessHead};
 use zerocopy::IntoBytes;
 
@@ -64,6 +66,36 @@ impl PortAccess {
             Access::PersistentLoss => Err(Status::ANA_LOSS),
             Access::Change => Err(Status::ANA_CHANGE),
         }
+    }
+}
+
+impl Port {
+    /// Writes the port's access out.
+    pub(super) fn park(&self) -> PortSnapshot {
+        let changes = self.access.changes.load(Ordering::Relaxed);
+        PortSnapshot {
+            id: self.id,
+            access: (1..=GROUPS).map(|group| self.access.state(group)).collect(),
+            changes: changes.min(MOST_COUNTED),
+        }
+    }
+
+    /// Checks that the port can go on with a parked port's access.
+    pub(super) fn check(&self, parked: &PortSnapshot) -> Result<(), ModelResumeError> {
+        let of = format!("port {}", self.id);
+        let changes = ("changes", parked.changes, MOST_COUNTED);
+        ModelResumeError::check_range(&of, [changes])?;
+        let (is, has) = (parked.access.len(), self.access.states.len());
+        let what = format!("access to {is} groups: there are {has}");
+        ModelResumeError::check(is == has, of, what)
+    }
+
+    /// Goes on with a parked port's access, which was checked.
+    pub(super) fn resume(&self, parked: &PortSnapshot) {
+        for (state, access) in self.access.states.iter().zip(&parked.access) {
+            state.store(*access as u8, Ordering::Relaxed);
+        }
+        self.access.changes.store(parked.changes, Ordering::Relaxed);
     }
 }
 

@@ -18,6 +18,8 @@
 //! From its authentication on, a controller counts in the pool of hosts' controllers, so the pool must have space for
 //! it ([`super::quota`]).
 
+mod parking;
+
 use std::net::IpAddr;
 
 use rand_chacha::ChaCha20Rng;
@@ -41,8 +43,11 @@ pub(super) type Exchanges = std::collections::BTreeMap<(u16, u16), Pending>;
 /// An unfinished authentication.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// State of the exchange; `None` while a step computes it.
+    /// State of the exchange; `None` while a step computes it, and if the host has authenticated when no controller was
+    /// left.
     exchange: Option<Exchange>,
+    /// True while a step computes the exchange.
+    is_computed: bool,
     connection: u64,
     source: IpAddr,
     /// Time at which the connection ends.
@@ -158,6 +163,7 @@ impl Model {
         };
         let pending = Pending {
             exchange: Some(Exchange::new(keys.clone(), parties)),
+            is_computed: false,
             connection: self.connections,
             source,
             until: now + PATIENCE,
@@ -240,6 +246,7 @@ impl Model {
             return Err(Status::SGL_LENGTH.dnr());
         }
         let exchange = pending.exchange.take().ok_or(Status::SEQUENCE.dnr())?;
+        pending.is_computed = true;
         let mut seed = [0; 32];
         self.random.0.fill_bytes(&mut seed);
         Ok(Box::new(AuthStep {
@@ -259,8 +266,9 @@ impl Model {
     /// Takes back a computed step. Returns the answer, and whether the host has authenticated.
     pub fn finish_step(&mut self, step: Box<AuthStep>, now: Moment) -> (Answer, bool) {
         let (id, queue) = (step.controller, step.queue);
-        if self.pending_of(&step).is_none() {
-            return (Status::ABORTED_QUEUE.into(), false);
+        match self.pending_of(&step) {
+            None => return (Status::ABORTED_QUEUE.into(), false),
+            Some(pending) => pending.is_computed = false,
         }
         if !step.answer.status.is_success() {
             self.note_error(id, queue, &step.sqe, step.answer.status);
@@ -316,6 +324,7 @@ impl Model {
         // Without its connection, the numbers may be those of another host's queue.
         if let Some(pending) = self.pending_of(&step) {
             pending.exchange = Some(step.exchange);
+            pending.is_computed = false;
             self.note_error(id, queue, &sqe, answer.status);
         }
         answer

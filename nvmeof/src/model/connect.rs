@@ -11,6 +11,9 @@ use super::{
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, bad_parameter};
 use crate::nvme::{Nqn, Status};
 
+/// Highest number of a controller.
+pub(super) const HIGHEST_CONTROLLER: u16 = 0xffef;
+
 /// The origin of a new connection, and the parameters of its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -253,10 +256,8 @@ impl Model {
 
     /// Returns a controller number that is not in use and was not used recently.
     fn free_controller(&mut self) -> u16 {
-        /// Highest number of a controller.
-        const HIGHEST: u16 = 0xffef;
         loop {
-            let next = self.last_controller % HIGHEST + 1;
+            let next = self.last_controller % HIGHEST_CONTROLLER + 1;
             self.last_controller = next;
             if !self.controllers.contains_key(&next) {
                 return next;

@@ -1,5 +1,7 @@
 //! Controllers: the association of a host with a subsystem, from the Connect of the admin queue to the queue's end.
 
+mod parking;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -244,10 +246,15 @@ impl Controller {
     }
 
     /// Returns whether the queue with this number is that connection.
-    pub(super) fn has_queue(&self, queue: u16, connection: u64) -> bool {
+    pub(crate) fn has_queue(&self, queue: u16, connection: u64) -> bool {
+        self.connection_of(queue) == Some(connection)
+    }
+
+    /// Returns the number of the connection that is the queue with this number; `None` if there is none.
+    pub(super) fn connection_of(&self, queue: u16) -> Option<u64> {
         match queue {
-            0 => self.connection == connection,
-            _ => self.queues.get(&queue) == Some(&connection),
+            0 => Some(self.connection),
+            _ => self.queues.get(&queue).copied(),
         }
     }
 

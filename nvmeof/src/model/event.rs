@@ -4,6 +4,8 @@
 //! back until the host reads the log page that the event names, without RAE. So a host that does not read the page gets
 //! only one event of the kind.
 
+mod parking;
+
 use std::collections::VecDeque;
 
 use crate::nvme::log::page;
@@ -12,7 +14,7 @@ use crate::nvme::log::page;
 pub const REQUESTS: u8 = 4;
 
 /// Kind of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Namespace attributes changed.
     Namespace,
@@ -109,7 +111,7 @@ impl Events {
         if is_wanted && !self.waiting.contains(&kind) {
             self.waiting.push_back(kind);
         }
-        self.requests > 0 && self.next().is_some()
+        self.can_answer()
     }
 
     const fn mark(kind: Kind) -> u32 {
@@ -138,7 +140,17 @@ impl Events {
         for kind in KINDS.into_iter().filter(|kind| kind.page() == page) {
             self.reported &= !Self::mark(kind);
         }
+        self.can_answer()
+    }
+
+    /// Returns whether an event request can be answered with an event.
+    pub(super) fn can_answer(&self) -> bool {
         self.requests > 0 && self.next().is_some()
+    }
+
+    /// Returns whether the host has enabled and requested nothing, and read no event, since the last reset.
+    pub(super) const fn is_reset(&self) -> bool {
+        self.wanted == 0 && self.requests == 0 && self.reported == 0
     }
 
     /// Clears everything, because the controller is disabled or shut down: the host has enabled no event, and no event

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::refusal::ModelResumeError;
 use crate::nvme::Status;
 use crate::nvme::feature as id;
 
@@ -49,6 +50,35 @@ impl Kept {
         let value = Self::checked(feature, value).ok_or(Status::INVALID_FIELD.dnr())?;
         self.0.insert((feature, nsid), value);
         Ok(())
+    }
+
+    /// Writes the values out: feature, namespace or 0, value.
+    pub(super) fn park(&self) -> Vec<(u8, u32, u32)> {
+        let all = self.0.iter();
+        all.map(|(&(feature, nsid), &value)| (feature, nsid, value))
+            .collect()
+    }
+
+    /// Goes on with parked values. `of` is the controller, for errors. `namespaces` is the highest number of one.
+    pub(super) fn resume(
+        of: &str,
+        parked: &[(u8, u32, u32)],
+        namespaces: u32,
+    ) -> Result<Self, ModelResumeError> {
+        let mut all = BTreeMap::new();
+        for &(feature, nsid, value) in parked {
+            let has_namespace = match feature {
+                id::ERROR_RECOVERY => (1..=namespaces).contains(&nsid),
+                _ => nsid == 0,
+            };
+            let is_value = Self::checked(feature, value) == Some(value);
+            let is_new = all.insert((feature, nsid), value).is_none();
+            let what = format!(
+                "feature {feature:#x} of namespace {nsid} is {value:#x}, which is impossible, or twice"
+            );
+            ModelResumeError::check(has_namespace && is_value && is_new, of, what)?;
+        }
+        Ok(Self(all))
     }
 
     pub(super) fn get(&self, feature: u8, nsid: u32) -> u32 {

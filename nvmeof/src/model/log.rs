@@ -97,10 +97,10 @@ impl Model {
         let (mut reads, mut writes, mut read, mut written) = (0, 0, 0, 0);
         for namespace in namespaces {
             let done = namespace.done();
-            reads += done.reads;
-            writes += done.writes;
-            read += done.read_bytes;
-            written += done.written_bytes;
+            reads = u64::saturating_add(reads, done.reads);
+            writes = u64::saturating_add(writes, done.writes);
+            read = u64::saturating_add(read, done.read_bytes);
+            written = u64::saturating_add(written, done.written_bytes);
         }
         health.read[0] = units(read).into();
         health.written[0] = units(written).into();

@@ -22,11 +22,14 @@ mod identify;
 mod kept;
 mod log;
 mod namespace;
+mod parking;
 mod party;
 mod property;
 mod quota;
+mod refusal;
 mod reservation;
 mod reserve;
+mod snapshot;
 mod subsystem;
 
 #[cfg(test)]
@@ -40,13 +43,16 @@ use std::time::Duration;
 
 pub use access::{GROUPS, PortAccess};
 pub use authenticate::{AuthStep, PATIENCE as AUTHENTICATION_PATIENCE};
+use connect::HIGHEST_CONTROLLER;
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
 pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use party::{Party, is_fair};
+pub use refusal::{ModelParkError, ModelResumeError};
 pub use reservation::{HostId, Reservations};
 pub use reserve::bytes as reservation_bytes;
+pub use snapshot::ModelSnapshot;
 pub use subsystem::{NAMESPACES, NamespaceList, Subsystem, SubsystemConfig};
 
 use crate::nvme::{Nqn, Status};
@@ -600,7 +606,10 @@ impl Model {
 
     /// Notifies the hosts of a namespace that it has changed.
     pub(crate) fn namespace_changed(&mut self, subsystem: &Nqn, nsid: u32) {
-        let of_it = |controller: &&mut Controller| controller.subsystem() == subsystem;
+        // Discovery controllers have no page of changed namespaces.
+        let of_it = |controller: &&mut Controller| {
+            controller.subsystem() == subsystem && !controller.is_discovery()
+        };
         let changed = self.controllers.values_mut().filter(of_it);
         let ids: BTreeSet<u16> = changed
             .map(|controller| {

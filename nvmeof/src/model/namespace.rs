@@ -5,9 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use uuid::Uuid;
 
-use super::WorkerId;
+use super::refusal::ModelResumeError as Error;
 use super::reservation::Reservations;
+use super::snapshot::NamespaceSnapshot;
+use super::{ModelParkError, Nqn, WorkerId};
 use crate::disk::{Disk, DiskError};
+
+/// Limit of the counters of a namespace in a snapshot: an exabyte, so that no sum of counters overflows for years.
+const MOST_DONE: u64 = 1 << 60;
 
 /// Configuration of a namespace.
 #[derive(Debug)]
@@ -235,6 +240,101 @@ impl Namespace {
         let done = change(Arc::make_mut(&mut now))?;
         self.changes.fetch_add(1, Ordering::Release);
         Ok(done)
+    }
+
+    /// Writes out what has happened to the namespace, and what it is recognised by.
+    ///
+    /// # Errors
+    /// A pair of commands has locked blocks.
+    pub(super) fn park(&self, subsystem: &Nqn) -> Result<NamespaceSnapshot, ModelParkError> {
+        if !self.locks().is_empty() {
+            return Err(ModelParkError::Locked {
+                subsystem: subsystem.to_string(),
+                nsid: self.nsid,
+            });
+        }
+        let done = self.done();
+        Ok(NamespaceSnapshot {
+            nsid: self.nsid,
+            uuid: self.uuid.into_bytes(),
+            group: self.group,
+            shift: self.shift(),
+            blocks: self.blocks(),
+            is_read_only: self.disk.is_read_only(),
+            is_protected: self.is_protected(),
+            reservations: self.reservations().park(),
+            reads: done.reads.min(MOST_DONE),
+            writes: done.writes.min(MOST_DONE),
+            read_bytes: done.read_bytes.min(MOST_DONE),
+            written_bytes: done.written_bytes.min(MOST_DONE),
+        })
+    }
+
+    /// Checks that this is the namespace that was parked, and returns its reservations. `of` is its name, for errors. A
+    /// disk that has grown since the size was last read is not another one: hosts know its former size, and read the
+    /// new size as usual ([`Self::reread_size`]).
+    pub(super) fn check(
+        &self,
+        of: &str,
+        parked: &NamespaceSnapshot,
+    ) -> Result<Reservations, Error> {
+        let differs = |what: &str, is: String, was: String| {
+            Err(Error::configuration(
+                of,
+                format!("{what} is {is}, and was {was} at the parking"),
+            ))
+        };
+        let uuid = Uuid::from_bytes(parked.uuid);
+        if self.uuid != uuid {
+            return differs("its identifier", self.uuid.to_string(), uuid.to_string());
+        }
+        if self.group != parked.group {
+            let (is, was) = (self.group.to_string(), parked.group.to_string());
+            return differs("its group", is, was);
+        }
+        if self.shift() != parked.shift {
+            let (is, was) = (self.shift().to_string(), parked.shift.to_string());
+            return differs("the exponent of its block size", is, was);
+        }
+        if self.disk.is_read_only() != parked.is_read_only {
+            let (is, was) = (self.disk.is_read_only(), parked.is_read_only);
+            return differs("that it is read-only", is.to_string(), was.to_string());
+        }
+        if self.blocks() < parked.blocks {
+            let (is, was) = (self.blocks().to_string(), parked.blocks.to_string());
+            return differs("its number of blocks", is, was);
+        }
+        let is_possible = parked.is_protected || !parked.is_read_only;
+        Error::check(is_possible, of, "it is read-only, and not protected")?;
+        Error::check_range(
+            of,
+            [
+                ("reads", parked.reads, MOST_DONE),
+                ("writes", parked.writes, MOST_DONE),
+                ("read_bytes", parked.read_bytes, MOST_DONE),
+                ("written_bytes", parked.written_bytes, MOST_DONE),
+            ],
+        )?;
+        Reservations::resume(of, &parked.reservations)
+    }
+
+    /// Goes on with a parked namespace, which was checked, and its reservations.
+    pub(super) fn resume(&self, parked: &NamespaceSnapshot, reservations: Reservations) {
+        self.blocks.store(parked.blocks, Ordering::Relaxed);
+        self.protected.store(parked.is_protected, Ordering::Relaxed);
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.1 = Done {
+            reads: parked.reads,
+            writes: parked.writes,
+            read_bytes: parked.read_bytes,
+            written_bytes: parked.written_bytes,
+        };
+        drop(tallies);
+        if reservations != Reservations::default() {
+            let place = self.reservations.lock();
+            *place.unwrap_or_else(PoisonError::into_inner) = Arc::new(reservations);
+            self.changes.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Returns new counters, for one more worker.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Controller, Model, NotConnected, Party, is_fair};
+use super::{Controller, Model, ModelResumeError, NotConnected, Party, is_fair};
 use crate::nvme::{Nqn, Status};
 
 /// Maximum number of controllers of subsystems, if they have authenticated or need not authenticate. Discovery
@@ -17,7 +17,7 @@ pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
 const FIRST_CONTROLLERS: u32 = 16;
 
 /// Kind of controllers that has its own pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Pool {
     Discovery,
     NotAuthenticated,
@@ -112,6 +112,35 @@ impl Model {
             tracing::warn!(controller = id, %host, %source, own, left, unlogged, "authenticated, but gets no controller: the host has reached its quota, or none is left");
         }
         false
+    }
+
+    /// Checks that resumed controllers fit into their pools. Sums are not in a snapshot, so they are counted.
+    pub(super) fn check_pools(&self) -> Result<(), ModelResumeError> {
+        let mut counts = std::collections::BTreeMap::<Pool, u64>::new();
+        let mut guests = std::collections::BTreeMap::<(Pool, IpAddr), u64>::new();
+        for one in self.controllers.values() {
+            let pool = self.pool(one);
+            *counts.entry(pool).or_default() += 1;
+            if pool != Pool::Hosts {
+                *guests.entry((pool, one.source())).or_default() += 1;
+            }
+        }
+        for (pool, count) in counts {
+            // CAST: widening.
+            let most = match pool {
+                Pool::Hosts => u64::from(CONTROLLERS),
+                Pool::Discovery | Pool::NotAuthenticated => GUEST_CONTROLLERS as u64,
+            };
+            let of = format!("controllers ({pool:?})");
+            ModelResumeError::check_range(of, [("count", count, most)])?;
+        }
+        for ((pool, source), count) in guests {
+            // CAST: widening.
+            let most = GUEST_CONTROLLERS_OF_SOURCE as u64;
+            let of = format!("controllers of {source} ({pool:?})");
+            ModelResumeError::check_range(of, [("count", count, most)])?;
+        }
+        Ok(())
     }
 
     /// Ends a controller of a pool if one more would exceed a maximum: the oldest one of the address that has the most,

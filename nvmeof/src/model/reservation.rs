@@ -11,6 +11,8 @@
 //! end with the process, because persistence through power loss is not supported. While an identifier is registered, it
 //! belongs to the host name that registered with it.
 
+mod parking;
+
 use std::collections::BTreeMap;
 
 use crate::nvme::{Nqn, Status};
@@ -24,7 +26,7 @@ const REGISTRANTS_OF_A_NAME: usize = 16;
 pub type HostId = [u8; 16];
 
 /// Type of a reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Kind {
     /// Write Exclusive: only the holder writes.
@@ -73,7 +75,7 @@ impl Kind {
 }
 
 /// A notice for a host. The values are the types in the reservation notification log page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Notification {
     /// Registration preempted.

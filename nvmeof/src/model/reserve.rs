@@ -11,7 +11,7 @@ use crate::nvme::{Nqn, Sqe, Status};
 /// RESCAP: all six types, and IEKEY as defined since version 1.3; no persistence through power loss.
 pub(super) const CAPABILITIES: u8 = 0xfe;
 /// Maximum number of notices that wait for a host.
-const NOTICES: usize = 64;
+pub(super) const NOTICES: usize = 64;
 /// Mask of the notices that a host may mask: a bit for each of [`Notification`].
 pub(super) const MASKABLE: u32 = 0b1110;
 

@@ -113,7 +113,7 @@ impl Subsystem {
         self.hosts.remove(host)
     }
 
-    pub(super) fn list(&self) -> Arc<NamespaceList> {
+    pub(crate) fn list(&self) -> Arc<NamespaceList> {
         Arc::clone(&self.namespaces)
     }
 

@@ -90,15 +90,34 @@ impl ErrorEntry {
     /// Returns the error log entry of a failed command.
     #[must_use]
     pub fn new(count: u64, sqid: u16, sqe: &super::Sqe, status: super::Status) -> Self {
+        Self::logged(count, sqid, sqe.cid.get(), status.field()).about(
+            sqe.start(sqid).unwrap_or(0),
+            sqe.namespace(sqid).unwrap_or(0),
+        )
+    }
+
+    /// Returns an entry with these values, for a command without a block and without a namespace.
+    #[must_use]
+    pub fn logged(count: u64, sqid: u16, cid: u16, status: u16) -> Self {
         Self {
             count: count.into(),
             sqid: sqid.into(),
-            cid: sqe.cid,
-            status: status.field().into(),
+            cid: cid.into(),
+            status: status.into(),
             location: 0xffff.into(),
-            block: sqe.start(sqid).unwrap_or(0).into(),
-            nsid: sqe.namespace(sqid).unwrap_or(0).into(),
+            block: 0.into(),
+            nsid: 0.into(),
             rsvd_1c: [0; 36],
+        }
+    }
+
+    /// Returns the entry with the first block and the namespace of its command.
+    #[must_use]
+    pub fn about(self, block: u64, nsid: u32) -> Self {
+        Self {
+            block: block.into(),
+            nsid: nsid.into(),
+            ..self
         }
     }
 }
@@ -165,7 +184,7 @@ pub struct AccessGroup {
 const_assert_eq!(size_of::<AccessGroup>(), 32);
 
 /// ANA state: access to a group of namespaces through one controller's port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Access {
     /// Optimized.

@@ -233,10 +233,16 @@ impl Admission {
             self.room.refused_hosts += 1;
             return false;
         }
+        self.borrowed -= held.saturating_sub(GREETING);
+        self.become_host(share, id, entries);
+        true
+    }
+
+    /// Turns a guest into a queue of the host with party number `id`.
+    fn become_host(&mut self, share: &mut Share, id: u32, entries: u32) {
         if let Some(entry) = self.entry(id) {
             entry.entries += entries;
         }
-        self.borrowed -= held.saturating_sub(GREETING);
         self.room.entries_left -= entries;
         self.room.guests -= 1;
         self.room.host_queues += 1;
@@ -245,7 +251,21 @@ impl Admission {
             id,
             is_guest: false,
         };
-        true
+    }
+
+    /// Adds the quota of a queue of a resumed worker: of a guest, or of a host's queue with so many entries. The fair
+    /// share of a party was checked when the queue became the host's. `None` if the queue exceeds what is there.
+    pub(super) fn resume(&mut self, source: IpAddr, host: Option<(&Party, u32)>) -> Option<Share> {
+        let mut share = self.admit_guest(source)?;
+        let Some((party, entries)) = host else {
+            return Some(share);
+        };
+        if !self.has_entries(entries) {
+            return None;
+        }
+        let id = self.add_queue((false, party.clone()));
+        self.become_host(&mut share, id, entries);
+        Some(share)
     }
 
     /// Frees the quota of a queue whose last command has ended.

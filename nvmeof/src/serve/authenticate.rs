@@ -16,18 +16,19 @@
 //!   worker --> lane c: x     /
 //! ```
 
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::error::WorkerError;
 use super::inbox::Message;
-use super::lanes::Job;
+use super::lanes::{Job, Lanes};
 use super::queue::State;
 use super::target::Target;
 use super::worker::Worker;
 use crate::io::{DataBuffer, Step};
 use crate::model::{Answer, AuthStep};
-use crate::nvme::Status;
+use crate::nvme::{Nqn, Status};
 
 /// The thread that computes authentications.
 struct Running<'a>(&'a Target);
@@ -88,6 +89,20 @@ impl Target {
             waiting.has_thread = false;
             core::mem::take(&mut waiting.lanes)
         });
+        self.abandon(all);
+        Ok(())
+    }
+
+    /// Answers the messages that wait for the thread with Command Interrupted. The one that it computes now is not
+    /// affected.
+    pub(super) fn abandon_waiting(&self) {
+        let all = self
+            .waiting()
+            .with(|waiting| core::mem::take(&mut waiting.lanes));
+        self.abandon(all);
+    }
+
+    fn abandon(&self, all: Lanes<(Nqn, IpAddr), Job>) {
         for job in all.lanes.into_iter().flat_map(|(_, waiting)| waiting) {
             let answer = self.with(|model| model.abandon_step(job.step));
             job.inbox.put(Message::Authenticated {
@@ -96,7 +111,6 @@ impl Target {
                 is_known: false,
             });
         }
-        Ok(())
     }
 }
 

@@ -29,8 +29,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Answers the oldest event request of a controller, if an event is pending and no event is being reported.
+    /// Answers the oldest event request of a controller, if an event is pending, no event is being reported, and the
+    /// worker does not pause.
     pub(super) fn report_events(&mut self, controller: u16) {
+        if self.pause.is_some() {
+            return;
+        }
         let Some(held) = self.held.get_mut(&controller) else {
             return;
         };

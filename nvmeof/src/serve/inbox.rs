@@ -38,6 +38,8 @@ pub(super) enum Message {
     Locked(u32),
     /// A block was unlocked.
     Unlocked,
+    /// A hold of the target has begun or ended, or all workers have become quiet.
+    Hold,
     /// The worker must stop.
     Stop,
 }
@@ -114,10 +116,30 @@ pub(super) struct Membership {
     pub inbox: Arc<Inbox>,
     /// Locks that this worker has not confirmed, because it has writes to their blocks in progress.
     pub fences: Vec<Arc<Lock>>,
+    /// True if the worker was parked: its inbox stays open.
+    is_parked: bool,
+}
+
+impl Membership {
+    pub(super) const fn new(inbox: Arc<Inbox>) -> Self {
+        Self {
+            inbox,
+            fences: Vec::new(),
+            is_parked: false,
+        }
+    }
+
+    /// Drops this value without closing the inbox.
+    pub(super) fn park(mut self) {
+        self.is_parked = true;
+    }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        if self.is_parked {
+            return;
+        }
         for message in self.inbox.close() {
             if let Message::Fence(lock) = message {
                 lock.pass();

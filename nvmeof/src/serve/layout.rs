@@ -9,8 +9,8 @@
 //! A receive has two segments: the command goes to a 64-byte capsule, and the in-capsule data to a page. So the data is
 //! aligned, as disks require.
 
-use udapl::memory::{DmaBuffer, LmrSlice, PzHandle, alloc_buffer};
-use udapl::{DmaMemory, Ia, MemPrivFlags};
+use udapl::memory::{DmaBuffer, LmrHandle, LmrSlice, MemType, PzHandle, alloc_buffer};
+use udapl::{DatError, DmaMemory, Ia, MemPrivFlags};
 use zerocopy::IntoBytes;
 
 use super::error::WorkerError;
@@ -24,8 +24,12 @@ pub(super) use crate::nvme::completion::BYTES as RESPONSE;
 /// Registered memory that the adapter and the disks access.
 pub(super) struct Region {
     pub buffer: DmaBuffer,
+    pub lmr: LmrHandle,
     slice: LmrSlice,
 }
+
+/// Rights of a region. Peers have none.
+const RIGHTS: MemPrivFlags = MemPrivFlags::LOCAL_READ.union(MemPrivFlags::LOCAL_WRITE);
 
 impl Region {
     fn new(ia: &mut Ia, zone: PzHandle, bytes: u32) -> Result<Self, WorkerError> {
@@ -36,10 +40,30 @@ impl Region {
             offset: 0,
             bytes: bytes as usize,
         };
-        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
-        let lmr = ia.lmr_create(memory, zone, rights)?.lmr;
+        let lmr = ia.lmr_create(memory, zone, RIGHTS)?.lmr;
         let slice = ia.lmr_slice(lmr, 0, bytes.into())?;
-        Ok(Self { buffer, slice })
+        Ok(Self { buffer, lmr, slice })
+    }
+
+    /// Returns the region of a resumed instance that has this handle; `None` if it is not such a region.
+    fn of(ia: &Ia, zone: PzHandle, lmr: LmrHandle, bytes: u32) -> Result<Option<Self>, DatError> {
+        let known = ia.lmr_query(lmr)?;
+        let is_same = known.pz == zone
+            && known.privileges == RIGHTS
+            && known.mem_type == MemType::Virtual
+            && known.registered_size == u64::from(bytes);
+        let DmaMemory::Arena {
+            buffer, offset: 0, ..
+        } = ia.lmr_memory(lmr)?
+        else {
+            return Ok(None);
+        };
+        // CAST: 32 bits fit into `usize`.
+        if !is_same || buffer.len() < bytes as usize {
+            return Ok(None);
+        }
+        let slice = ia.lmr_slice(lmr, 0, bytes.into())?;
+        Ok(Some(Self { buffer, lmr, slice }))
     }
 
     /// Returns a slice of the region; `None` if the range is outside the region.
@@ -64,6 +88,19 @@ pub(super) struct Memory {
     responses: Vec<LmrSlice>,
 }
 
+/// Returns the layout of the memory for `ios` commands, `responses` responses and `buffers` buffers.
+const fn layout(ios: u32, responses: u32, buffers: u32) -> Layout {
+    Layout {
+        pages_at: (ios * COMMAND + responses * RESPONSE).next_multiple_of(PAGE),
+        buffers,
+    }
+}
+
+/// Returns the lengths of the two regions.
+const fn bytes_of(layout: Layout, ios: u32) -> [u32; 2] {
+    [layout.page_at(ios), (layout.buffers + 1) * MAX_TRANSFER]
+}
+
 impl Memory {
     /// Allocates memory for `ios` commands, `responses` responses (including one for each command) and `buffers`
     /// buffers.
@@ -73,26 +110,44 @@ impl Memory {
         (ios, responses): (u32, u32),
         buffers: u32,
     ) -> Result<Self, WorkerError> {
+        let layout = layout(ios, responses, buffers);
+        // Memory of an arena is zeroed.
+        let regions = bytes_of(layout, ios).map(|bytes| Region::new(ia, zone, bytes));
+        let [places, buffers] = regions;
+        Ok(Self::of([places?, buffers?], (ios, responses), layout))
+    }
+
+    /// Returns the memory of a resumed instance, in two of its regions; `None` if these are other regions.
+    pub(super) fn resume(
+        ia: &Ia,
+        zone: PzHandle,
+        lmrs: [LmrHandle; 2],
+        (ios, responses): (u32, u32),
+        buffers: u32,
+    ) -> Result<Option<Self>, DatError> {
+        let layout = layout(ios, responses, buffers);
+        let [places_bytes, buffers_bytes] = bytes_of(layout, ios);
+        let places = Region::of(ia, zone, lmrs[0], places_bytes)?;
+        let buffers = Region::of(ia, zone, lmrs[1], buffers_bytes)?;
+        let regions = places.zip(buffers).filter(|_| lmrs[0] != lmrs[1]);
+        Ok(regions.map(|(places, buffers)| Self::of([places, buffers], (ios, responses), layout)))
+    }
+
+    fn of([places, buffers]: [Region; 2], (ios, responses): (u32, u32), layout: Layout) -> Self {
         let responses_at = ios * COMMAND;
-        let layout = Layout {
-            pages_at: (responses_at + responses * RESPONSE).next_multiple_of(PAGE),
-            buffers,
-        };
-        let places = Region::new(ia, zone, layout.page_at(ios))?;
         let receive = |io| {
             let command = places.part(io * COMMAND, COMMAND)?;
             Some([command, places.part(layout.page_at(io), PAGE)?])
         };
         let response = |io| places.part(responses_at + io * RESPONSE, RESPONSE);
-        Ok(Self {
+        Self {
             receives: (0..ios).filter_map(receive).collect(),
             responses: (0..responses).filter_map(response).collect(),
             places,
-            // Memory of an arena is zeroed.
-            buffers: Region::new(ia, zone, (buffers + 1) * MAX_TRANSFER)?,
+            buffers,
             layout,
             responses_at,
-        })
+        }
     }
 
     /// Returns this memory in the form that crate module `io` uses.

@@ -313,6 +313,17 @@ impl Queues {
             .collect()
     }
 
+    /// Returns all queues, in the order of [`Self::ids`].
+    pub(super) fn all(&self) -> impl Iterator<Item = &Queue> {
+        self.places.iter().filter_map(|(_, queue)| queue.as_ref())
+    }
+
+    /// Records that all hosts have shown activity.
+    pub(super) fn hear_all(&mut self) {
+        let there = self.places.iter_mut().filter_map(|(_, it)| it.as_mut());
+        there.for_each(|queue| queue.was_heard = true);
+    }
+
     /// Returns the controllers of authenticated queues whose hosts have shown activity since the last call.
     pub(super) fn heard(&mut self) -> impl Iterator<Item = u16> {
         let there = self.places.iter_mut().filter_map(|(_, it)| it.as_mut());

@@ -29,6 +29,13 @@ const fn is_models(opcode: u8) -> bool {
 #[inline]
 fn admit(io: &mut Io, queue: &mut Queue) -> Result<(), Status> {
     queue.advance();
+    locate(io, || queue.place.queue == 0)
+}
+
+/// Reads the SGL descriptor of a command's data. `is_admin`: whether the command is one of an admin queue, which only
+/// data in the capsule depends on.
+#[inline(always)]
+fn locate(io: &mut Io, is_admin: impl FnOnce() -> bool) -> Result<(), Status> {
     let direction = io.sqe.direction();
     // A command without data has no descriptor, so the bytes of that field have no meaning.
     if direction == Direction::None {
@@ -36,8 +43,7 @@ fn admit(io: &mut Io, queue: &mut Queue) -> Result<(), Status> {
     }
     io.data = io.sqe.sgl.data()?;
     if let Data::Capsule { offset, bytes } = io.data {
-        let is_admin = queue.place.queue == 0;
-        if is_admin || direction != Direction::ToController {
+        if is_admin() || direction != Direction::ToController {
             return Err(Status::INVALID_FIELD.dnr());
         }
         if offset != 0 || bytes > io.in_capsule {
@@ -59,6 +65,13 @@ fn start(commands: &mut Commands, queue: &mut Queue, at: u32) -> Option<Do> {
     }
     let issuer = queue.issuer()?;
     Some(commands.begin(at, &issuer))
+}
+
+/// Prepares a command of a resumed worker that was the first of a fused pair and waits for the second. Returns false if
+/// it is none.
+pub(super) fn prepare_first(commands: &mut Commands, at: u32) -> bool {
+    let io = &mut commands.ios[at as usize]; // CAST: widening.
+    locate(io, || false).is_ok() && commands.is_first(at)
 }
 
 impl Worker {

@@ -1,16 +1,22 @@
 //! The target, which all workers share: the model, and the workers' inboxes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::admission::Room;
-use super::inbox::{Inbox, Message};
+use super::hold::Hold;
+use super::inbox::{Inbox, Membership, Message};
 use super::lanes::Waiting;
 use super::times::{KINDS, Times, Took};
 use crate::io::Lock;
-use crate::model::{Model, ModelError, Moment, Namespace, Notice, WorkerId};
+use crate::model::{
+    Model, ModelError, ModelParkError, ModelResumeError, ModelSnapshot, Moment, Namespace, Notice,
+    WorkerId,
+};
 use crate::nvme::Nqn;
 
 /// Counters of a worker.
@@ -35,6 +41,54 @@ pub struct Over {
     pub here: u64,
 }
 
+/// A target that was parked: plain data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetSnapshot {
+    model: ModelSnapshot,
+    /// Time of the clock, in nanoseconds.
+    now_ns: u64,
+    /// Number of workers that the target has or had. The next worker gets this number.
+    workers: u32,
+    /// Workers that are parked.
+    parked: Vec<WorkerId>,
+}
+
+/// Reason why a target was not parked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetParkError {
+    /// A worker is not parked.
+    #[error("worker {worker} is not parked")]
+    Worker {
+        /// Number of the worker.
+        worker: WorkerId,
+    },
+    /// The model cannot be parked.
+    #[error("{0}")]
+    Model(#[from] ModelParkError),
+}
+
+/// Reason why a target was not resumed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetResumeError {
+    /// The time or the numbers of workers are impossible.
+    #[error("the snapshot's time or numbers of workers are impossible")]
+    Numbers,
+    /// A controller's worker was not parked.
+    #[error("a controller has worker {worker}, which the snapshot does not have")]
+    Worker {
+        /// Number of the worker.
+        worker: WorkerId,
+    },
+    /// The model is not resumed.
+    #[error("{0}")]
+    Model(#[from] ModelResumeError),
+    /// An event descriptor cannot be created.
+    #[error("a descriptor to wake a worker by: {0}")]
+    Wakeup(#[from] std::io::Error),
+}
+
 /// A target: the model, and its workers. Clones are the same target.
 #[derive(Clone, Debug)]
 pub struct Target(Arc<Shared>);
@@ -46,6 +100,8 @@ struct Shared {
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
     waiting: Waiting,
+    /// It is locked before `inboxes`.
+    hold: Mutex<Hold>,
     /// Port and capacity of each worker.
     rooms: Mutex<BTreeMap<WorkerId, (u16, Room)>>,
     began: Instant,
@@ -63,14 +119,20 @@ impl Target {
     /// Creates a target with this model.
     #[must_use]
     pub fn new(model: Model) -> Self {
+        Self::at(model, 0, Vec::new(), Hold::default())
+    }
+
+    /// Creates a target whose clock is at this time.
+    fn at(model: Model, ahead: u64, inboxes: Vec<Option<Arc<Inbox>>>, hold: Hold) -> Self {
         Self(Arc::new(Shared {
             model: Mutex::new(model),
-            inboxes: Mutex::default(),
+            inboxes: Mutex::new(inboxes),
+            hold: Mutex::new(hold),
             counts: Mutex::default(),
             waiting: Waiting::default(),
             rooms: Mutex::default(),
             began: Instant::now(),
-            ahead: AtomicU64::new(0),
+            ahead: AtomicU64::new(ahead),
         }))
     }
 
@@ -121,8 +183,7 @@ impl Target {
 
     /// Advances the model's clock. For programs with a clock of their own, such as tests.
     pub fn advance(&self, by: Duration) {
-        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        self.0.ahead.fetch_add(by, Ordering::Relaxed);
+        self.0.ahead.fetch_add(nanos(by), Ordering::Relaxed);
     }
 
     /// Stops all workers: each closes its connections, and its `run` returns.
@@ -137,6 +198,139 @@ impl Target {
         let at = usize::try_from(worker).unwrap_or(usize::MAX);
         if let Some(Some(inbox)) = lock(&self.0.inboxes).get(at) {
             inbox.put(Message::Stop);
+        }
+    }
+
+    /// Holds the target: workers begin no commands, and end those that they have begun. Commands of hosts wait in the
+    /// workers' receives. Authentications that wait to be computed are answered with Command Interrupted.
+    /// [`Worker::run_or_pause`](super::Worker::run_or_pause) returns when all workers are quiet. If a disk or a host
+    /// delays that for too long, the caller releases the target.
+    pub fn hold(&self) {
+        lock(&self.0.hold).is_on = true;
+        self.abandon_waiting();
+        self.announce(&Message::Hold);
+    }
+
+    /// Ends a hold, whether or not workers have paused: they go on, and begin the commands that came meanwhile.
+    pub fn release(&self) {
+        let mut hold = lock(&self.0.hold);
+        hold.is_on = false;
+        hold.quiet.clear();
+        drop(hold);
+        self.announce(&Message::Hold);
+    }
+
+    /// Returns whether the target is held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        lock(&self.0.hold).is_on
+    }
+
+    /// Records that a worker is quiet. If it was the last one, all workers are notified.
+    pub(super) fn report_quiet(&self, worker: WorkerId) {
+        if lock(&self.0.hold).quiet.insert(worker) && self.is_all_quiet() {
+            self.announce(&Message::Hold);
+        }
+    }
+
+    /// Returns whether the target is held and all workers are quiet or parked.
+    pub(super) fn is_all_quiet(&self) -> bool {
+        let hold = lock(&self.0.hold);
+        let is_quiet =
+            |worker: &WorkerId| hold.quiet.contains(worker) || hold.parked.contains(worker);
+        hold.is_on && members(&self.inboxes()).all(|worker| is_quiet(&worker))
+    }
+
+    /// Parks the target, whose workers are all parked: its model and its clock, of which [`Target::resume`] makes a
+    /// target again. If the parking is given up, the target goes on as it is, with
+    /// [`Worker::resume`](super::Worker::resume) of each worker, and after [`Target::release`].
+    ///
+    /// # Errors
+    /// A worker is not parked, or the model cannot be parked. Nothing has changed.
+    pub fn park(&self) -> Result<TargetSnapshot, TargetParkError> {
+        let hold = lock(&self.0.hold);
+        let inboxes = self.inboxes();
+        let running = members(&inboxes).find(|worker| !hold.parked.contains(worker));
+        if let Some(worker) = running {
+            return Err(TargetParkError::Worker { worker });
+        }
+        let known = inboxes.len();
+        drop(inboxes);
+        let now = self.now();
+        let model = lock(&self.0.model).park(now)?;
+        Ok(TargetSnapshot {
+            model,
+            now_ns: nanos(now),
+            // CAST: workers are threads; there are not that many.
+            workers: u32::try_from(known).unwrap_or(u32::MAX),
+            parked: hold.parked.iter().copied().collect(),
+        })
+    }
+
+    /// Makes a target of a snapshot and of a new model, which has the subsystems, namespaces and ports of the parked
+    /// one. The clock continues where it stood. [`Worker::resume`](super::Worker::resume) of each worker follows.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn resume(mut model: Model, snapshot: &TargetSnapshot) -> Result<Self, TargetResumeError> {
+        /// Maximum number of workers that a target has or had.
+        const WORKERS: u32 = 1 << 16;
+        /// Maximum time of the clock: a hundred years.
+        const LATEST: u64 = 100 * 366 * 86_400 * 1_000_000_000;
+        let TargetSnapshot {
+            model: parked_model,
+            now_ns,
+            workers,
+            parked,
+        } = snapshot;
+        if *workers > WORKERS || *now_ns > LATEST {
+            return Err(TargetResumeError::Numbers);
+        }
+        let numbers: BTreeSet<WorkerId> = parked.iter().copied().collect();
+        if numbers.len() != parked.len() || numbers.iter().any(|worker| worker >= workers) {
+            return Err(TargetResumeError::Numbers);
+        }
+        let missing = parked_model.workers();
+        if let Some(worker) = missing.difference(&numbers).next() {
+            return Err(TargetResumeError::Worker { worker: *worker });
+        }
+        let mut inboxes = vec![None; *workers as usize]; // CAST: widening.
+        for worker in &numbers {
+            inboxes[*worker as usize] = Some(Arc::new(Inbox::new()?)); // CAST: widening.
+        }
+        model.resume(parked_model, Duration::from_nanos(*now_ns))?;
+        let hold = Hold {
+            parked: numbers,
+            ..Hold::default()
+        };
+        let target = Self::at(model, *now_ns, inboxes, hold);
+        // The messages about event requests that can be answered wait in the inboxes.
+        target.with(|_| ());
+        Ok(target)
+    }
+
+    /// Returns the workers that are parked, or that [`Target::resume`] has made and [`Worker::resume`] has not.
+    ///
+    /// [`Worker::resume`]: super::Worker::resume
+    #[must_use]
+    pub fn parked_workers(&self) -> Vec<WorkerId> {
+        lock(&self.0.hold).parked.iter().copied().collect()
+    }
+
+    /// Removes a parked worker, which will not be resumed: the controllers whose admin queues it had end. Does nothing
+    /// if there is no such parked worker.
+    pub fn forget_worker(&self, worker: WorkerId) {
+        if let Some((member, inbox)) = self.rejoin(worker) {
+            // Pairs of other workers may wait for these drops.
+            drop(Membership::new(inbox));
+            drop(member);
+        }
+    }
+
+    /// Sends a message to all workers.
+    fn announce(&self, message: &Message) {
+        for inbox in self.inboxes().iter().flatten() {
+            inbox.put(message.clone());
         }
     }
 
@@ -187,9 +381,7 @@ impl Target {
 
     /// Notifies all workers that a block was unlocked.
     fn announce_unlocked(&self) {
-        for inbox in self.inboxes().iter().flatten() {
-            inbox.put(Message::Unlocked);
-        }
+        self.announce(&Message::Unlocked);
     }
 
     /// Registers a worker.
@@ -204,7 +396,31 @@ impl Target {
             target: self.clone(),
             id,
             counts,
+            is_parked: false,
         }
+    }
+
+    /// Registers a worker that was parked, with its number and its inbox; `None` if no such worker is parked.
+    pub(super) fn rejoin(&self, id: WorkerId) -> Option<(Member, Arc<Inbox>)> {
+        let mut hold = lock(&self.0.hold);
+        if !hold.parked.contains(&id) {
+            return None;
+        }
+        let at = usize::try_from(id).ok()?;
+        let inbox = self.inboxes().get(at)?.clone()?;
+        hold.parked.remove(&id);
+        hold.quiet.remove(&id);
+        drop(hold);
+        let mut counts = lock(&self.0.counts);
+        let counts = Arc::clone(counts.entry(id).or_default());
+        let target = self.clone();
+        let member = Member {
+            target,
+            id,
+            counts,
+            is_parked: false,
+        };
+        Some((member, inbox))
     }
 
     /// Returns the capacity of each worker that has not ended.
@@ -272,9 +488,17 @@ pub(super) struct Member {
     target: Target,
     id: WorkerId,
     counts: Arc<Counts>,
+    /// True if the worker was parked: it stays registered.
+    is_parked: bool,
 }
 
 impl Member {
+    /// Drops this value without removing the worker.
+    pub(super) fn park(mut self) {
+        lock(&self.target.0.hold).parked.insert(self.id);
+        self.is_parked = true;
+    }
+
     pub(super) const fn id(&self) -> WorkerId {
         self.id
     }
@@ -304,6 +528,9 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        if self.is_parked {
+            return;
+        }
         let at = usize::try_from(self.id).unwrap_or(usize::MAX);
         if let Some(inbox) = lock(&self.target.0.inboxes).get_mut(at) {
             *inbox = None;
@@ -314,7 +541,21 @@ impl Drop for Member {
         // pairs unlock their blocks, even those of a disk that hangs.
         self.target.with(|model| model.worker_lost(self.id));
         self.target.announce_unlocked();
+        // During a hold the others may be quiet, and wait for this worker.
+        if self.target.is_held() {
+            self.target.announce(&Message::Hold);
+        }
     }
+}
+
+/// Returns the numbers of the workers that have not ended.
+fn members(inboxes: &[Option<Arc<Inbox>>]) -> impl Iterator<Item = WorkerId> {
+    let there = (0..).zip(inboxes).filter(|(_, inbox)| inbox.is_some());
+    there.map(|(worker, _)| worker)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {

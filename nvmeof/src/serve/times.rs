@@ -10,7 +10,7 @@ use crate::model::{Moment, Tally};
 use crate::nvme::command::io;
 
 /// One command of this many is timed.
-const EVERY: u32 = 64;
+pub(super) const EVERY: u32 = 64;
 /// Exponent of the first boundary of a histogram: 2^10 ns, about a microsecond. The next constant is the number of
 /// boundaries. The last boundary is 2^35 ns, about 34 s. Longer latencies are only in the count and the sum.
 const FIRST: u32 = 10;
@@ -27,7 +27,7 @@ pub struct Took {
     /// Sum of their latencies, in nanoseconds.
     pub nanoseconds: u64,
     /// Number of commands in each bucket: below its boundary, and not below the previous boundary.
-    buckets: [u64; BOUNDARIES],
+    pub(super) buckets: [u64; BOUNDARIES],
 }
 
 impl Took {
@@ -68,6 +68,17 @@ impl Times {
         let at = usize::try_from(power.saturating_sub(FIRST)).unwrap_or(usize::MAX);
         if let Some(bucket) = buckets.get(at) {
             Tally::add(bucket, 1);
+        }
+    }
+
+    /// Sets the histograms, for a worker that is resumed.
+    pub(super) fn restore(&self, of: &[Took; KINDS.len()]) {
+        for (to, from) in self.0.iter().zip(of) {
+            to.count.store(from.count, Ordering::Relaxed);
+            to.nanoseconds.store(from.nanoseconds, Ordering::Relaxed);
+            for (to, from) in to.buckets.iter().zip(from.buckets) {
+                to.store(from, Ordering::Relaxed);
+            }
         }
     }
 

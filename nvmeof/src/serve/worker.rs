@@ -21,6 +21,7 @@ use udapl::{
 
 use super::admission::{Admission, event_places, most_ios, places};
 use super::error::WorkerError;
+use super::hold::{Arrived, Pause};
 use super::inbox::{Inbox, Membership, Message};
 use super::layout::Memory;
 use super::queue::{Held, Queues, Step as QueueStep};
@@ -34,7 +35,7 @@ use crate::model::{Moment, WorkerId};
 const EVENTS: usize = 32;
 /// Interval at which the worker checks the model's deadlines and reports the activity of hosts: half of the shortest
 /// keep-alive time. A sleep is not longer.
-const TICK: Duration = Duration::from_millis(500);
+pub(super) const TICK: Duration = Duration::from_millis(500);
 /// Number of iterations after which a busy worker checks whether `TICK` has passed.
 const ITERATIONS_PER_CHECK: u32 = 1024;
 /// Time in which connections must end when the worker stops.
@@ -51,6 +52,20 @@ pub(super) mod kind {
 #[inline]
 pub(super) const fn cookie(io: u32, kind: u64) -> DtoCookie {
     DtoCookie((io as u64) << 2 | kind)
+}
+
+/// Returns the command's index and the kind of a completion.
+#[inline(always)]
+fn parts_of(cookie: DtoCookie) -> (u32, u64) {
+    // CAST: the index of 32 bits with which the cookie was posted.
+    ((cookie.0 >> 2 & 0xffff_ffff) as u32, cookie.0 & 3)
+}
+
+/// Returns the length of a received capsule; `None` if the receive failed.
+#[inline(always)]
+fn received_bytes(done: &DtoCompletion, succeeded: bool) -> Option<u32> {
+    let bytes = u32::try_from(done.transferred_length).unwrap_or(0);
+    if succeeded { Some(bytes) } else { None }
 }
 
 /// Configuration of a worker.
@@ -81,6 +96,55 @@ impl Default for WorkerConfig {
     }
 }
 
+impl WorkerConfig {
+    /// Checks the numbers, for an adapter with SRQs of at most `receives` receives.
+    pub(super) fn check(&self, receives: u32) -> Result<(), WorkerError> {
+        /// Upper limit of `ios`, so that offsets in the region of capsules, responses and pages fit into 32 bits.
+        const IOS: u32 = 1 << 16;
+        /// Upper limit of `buffers`, so that offsets in the region of buffers fit into 32 bits.
+        const BUFFERS: u32 = 1 << 14;
+        for (what, number, least, most) in [
+            ("ios", self.ios, 2, IOS.min(most_ios(receives))),
+            // A Compare occupies two buffers.
+            ("buffers", self.buffers, 2, BUFFERS),
+        ] {
+            if !(least..=most).contains(&number) {
+                return Err(WorkerError::Range {
+                    what,
+                    number,
+                    least,
+                    most,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Event streams of a worker's EVD.
+pub(super) const STREAMS: EvdFlags = EvdFlags::CR
+    .union(EvdFlags::CONNECTION)
+    .union(EvdFlags::DTO);
+
+/// Returns the attributes of a worker's SRQ.
+pub(super) const fn srq_attr(places: u32) -> SrqAttr {
+    SrqAttr {
+        max_recv_dtos: places,
+        max_recv_iov: 2,
+        low_watermark: 0,
+    }
+}
+
+/// The way in which [`Worker::run_or_pause`] has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The worker has been stopped, and its connections have ended. [`Worker::end`] follows.
+    Stopped,
+    /// All workers of the target are quiet, because of [`Target::hold`]. [`Worker::park`] may follow. If
+    /// [`Worker::run_or_pause`] is called again, the worker goes on, and after [`Target::release`] as usual.
+    Paused,
+}
+
 /// A worker: a thread's state for one instance of an adapter. The module describes its loop.
 pub struct Worker {
     pub(super) target: Target,
@@ -93,7 +157,7 @@ pub struct Worker {
     pub(super) zone: PzHandle,
     pub(super) events: EvdHandle,
     pub(super) srq: SrqHandle,
-    psp: Option<PspHandle>,
+    pub(super) psp: Option<PspHandle>,
     pub(super) memory: Memory,
     /// All command slots: first those with a receive, then those for responses to event requests.
     pub(super) commands: Commands,
@@ -112,16 +176,18 @@ pub struct Worker {
     /// Free slots for responses to event requests.
     pub(super) spare_events: Vec<u32>,
     /// Room for the events of one iteration.
-    arrivals: Box<[Event]>,
+    pub(super) arrivals: Box<[Event]>,
+    /// The hold of the target that the worker follows, with the capsules that it has not begun.
+    pub(super) pause: Option<Box<Pause>>,
     /// Outstanding event requests, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<Held>>,
     /// Budgets for log lines that any peer can cause.
     pub(super) lines: Lines,
     /// Budgets for log lines about disks, which only admitted hosts can cause.
     pub(super) disk_lines: Lines,
-    next_tick: Moment,
+    pub(super) next_tick: Moment,
     /// Number of iterations since the last check of the clock.
-    iterations: u32,
+    pub(super) iterations: u32,
     pub(super) is_stopping: Option<Moment>,
     pub(super) over: Over,
 }
@@ -132,37 +198,13 @@ impl Worker {
     /// # Errors
     /// [`WorkerError`]. The adapter is closed then.
     pub fn new(target: &Target, mut ia: Ia, config: WorkerConfig) -> Result<Self, WorkerError> {
-        /// Upper limit of `ios`, so that offsets in the region of capsules, responses and pages fit into 32 bits.
-        const IOS: u32 = 1 << 16;
-        let receives = ia.query().ia.max_recv_per_srq;
-        /// Upper limit of `buffers`, so that offsets in the region of buffers fit into 32 bits.
-        const BUFFERS: u32 = 1 << 14;
-        for (what, number, least, most) in [
-            ("ios", config.ios, 2, IOS.min(most_ios(receives))),
-            // A Compare occupies two buffers.
-            ("buffers", config.buffers, 2, BUFFERS),
-        ] {
-            if !(least..=most).contains(&number) {
-                return Err(WorkerError::Range {
-                    what,
-                    number,
-                    least,
-                    most,
-                });
-            }
-        }
+        config.check(ia.query().ia.max_recv_per_srq)?;
         let zone = ia.pz_create()?;
         let (places, responses) = (places(config.ios), event_places(config.ios));
         // A command has at most two completions outstanding: its receive, and its fetch or response. An event has one,
         // its response. As many again are the flushed requests of broken connections.
-        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
-        let events = ia.evd_create(4 * places + 2 * responses, streams)?;
-        let attr = SrqAttr {
-            max_recv_dtos: places,
-            max_recv_iov: 2,
-            low_watermark: 0,
-        };
-        let srq = ia.srq_create(zone, attr)?;
+        let events = ia.evd_create(4 * places + 2 * responses, STREAMS)?;
+        let srq = ia.srq_create(zone, srq_attr(places))?;
         let all = places + responses;
         let memory = Memory::new(&mut ia, zone, (places, all), config.buffers)?;
         let mut disks = Disks::new(all)?;
@@ -185,10 +227,7 @@ impl Worker {
             config,
             member,
             timing: Timing::default(),
-            membership: Membership {
-                inbox,
-                fences: Vec::new(),
-            },
+            membership: Membership::new(inbox),
             admission: Admission::new(config.ios),
             ia,
             zone,
@@ -202,7 +241,8 @@ impl Worker {
             ready: Vec::with_capacity(all as usize), // CAST: bounded above.
             spare: (0..places).collect(),
             spare_events: (places..all).collect(),
-            arrivals: Box::new([Event::NONE; EVENTS]),
+            arrivals: Self::room_for_events(),
+            pause: None,
             held: BTreeMap::new(),
             lines: Lines::default(),
             disk_lines: Lines::default(),
@@ -213,7 +253,12 @@ impl Worker {
         };
         worker.post_spare()?;
         worker.report_capacity();
+        worker.follow_hold()?;
         Ok(worker)
+    }
+
+    pub(super) fn room_for_events() -> Box<[Event]> {
+        Box::new([Event::NONE; EVENTS])
     }
 
     /// Returns the worker's number.
@@ -235,7 +280,24 @@ impl Worker {
     /// [`WorkerError::Gone`]: the device is dead, or the system has requested its release. Other errors: the adapter or
     /// the reactor of the disks refused a valid call, or the adapter cannot be closed.
     pub fn run(mut self) -> Result<Over, WorkerError> {
-        let served = self.serve();
+        let served = self.serve(false);
+        self.end(served)
+    }
+
+    /// Serves as [`Worker::run`] does, and also returns when all workers of the target are quiet during a hold
+    /// ([`Target::hold`]).
+    ///
+    /// # Errors
+    /// As [`Worker::run`]. The caller passes the result to [`Worker::end`], also if it is an error.
+    pub fn run_or_pause(&mut self) -> Result<Served, WorkerError> {
+        self.serve(true)
+    }
+
+    /// Ends the worker after [`Worker::run_or_pause`].
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub fn end(self, served: Result<Served, WorkerError>) -> Result<Over, WorkerError> {
         if let Err(error) = served {
             if let Err(of_disks) = self.commands.disks.end(DRAIN_TIMEOUT) {
                 tracing::error!(
@@ -252,8 +314,8 @@ impl Worker {
         self.close()
     }
 
-    /// Serves until the worker has been stopped and its connections have ended.
-    fn serve(&mut self) -> Result<(), WorkerError> {
+    /// Serves until the worker has been stopped and its connections have ended, or, if `pauses`, may pause.
+    fn serve(&mut self, pauses: bool) -> Result<Served, WorkerError> {
         let mut idle = 0;
         loop {
             let came = self.run_once()?;
@@ -263,7 +325,10 @@ impl Worker {
             if let Some(until) = self.is_stopping
                 && (self.queues.is_empty() || self.target.now() >= until)
             {
-                return Ok(());
+                return Ok(Served::Stopped);
+            }
+            if pauses && self.pause.is_some() && self.may_pause() {
+                return Ok(Served::Paused);
             }
             idle = if came { 0 } else { idle + 1 };
             if idle > self.config.spin {
@@ -284,7 +349,11 @@ impl Worker {
             self.check_timers()?;
         }
         let mut arrivals = core::mem::take(&mut self.arrivals);
-        let taken = self.take_events(self.events, &mut arrivals);
+        let taken = if self.pause.is_none() {
+            self.take_events(self.events, &mut arrivals)
+        } else {
+            self.take_events_held(&mut arrivals)
+        };
         self.arrivals = arrivals;
         let taken = taken?;
         if taken != 0 {
@@ -337,15 +406,21 @@ impl Worker {
         if now < self.next_tick {
             return Ok(false);
         }
-        self.next_tick = now + TICK;
         self.member.report_counts(&self.over);
-        let heard = self.queues.heard();
-        self.target.with(|model| {
-            heard.for_each(|controller| model.hear(controller, now));
-            model.expire(now)
-        });
-        self.expire_unconnected(now)?;
+        self.report_heard(now);
+        if self.pause.is_none() {
+            self.target.with(|model| model.expire(now));
+            self.expire_unconnected(now)?;
+        }
         Ok(true)
+    }
+
+    /// Reports the activity of hosts to the model. The next check of the model's deadlines is after `TICK`.
+    pub(super) fn report_heard(&mut self, now: Moment) {
+        self.next_tick = now + TICK;
+        let heard = self.queues.heard();
+        self.target
+            .with(|model| heard.for_each(|controller| model.hear(controller, now)));
     }
 
     /// Handles the completed operations of the disks. Returns whether there were any.
@@ -362,7 +437,7 @@ impl Worker {
         Ok(moved)
     }
 
-    fn take(&mut self, event: &Event) -> Result<(), WorkerError> {
+    pub(super) fn take(&mut self, event: &Event) -> Result<(), WorkerError> {
         match event {
             Event::Dto(done) => self.completed(done),
             Event::ConnectionRequest(request) => self.asked(request),
@@ -390,10 +465,18 @@ impl Worker {
         }
     }
 
+    /// Handles the completion of a receive during a hold: the capsule waits until the worker goes on.
+    pub(super) fn set_aside(done: &DtoCompletion) -> Option<Arrived> {
+        let (at, kind) = parts_of(done.cookie);
+        (kind == kind::RECEIVE).then(|| Arrived {
+            at,
+            ep: done.ep,
+            bytes: received_bytes(done, done.status == DtoStatus::Success),
+        })
+    }
+
     fn completed(&mut self, done: &DtoCompletion) -> Result<(), WorkerError> {
-        // CAST: the index of 32 bits with which the cookie was posted.
-        let at = (done.cookie.0 >> 2 & 0xffff_ffff) as u32;
-        let kind = done.cookie.0 & 3;
+        let (at, kind) = parts_of(done.cookie);
         if done.status != DtoStatus::Success && done.status != DtoStatus::ErrFlushed {
             let of = self.queues.of(done.ep);
             let source = of.map(|(_, queue)| queue.place.source);
@@ -405,10 +488,7 @@ impl Worker {
         }
         let succeeded = done.status == DtoStatus::Success;
         match kind {
-            kind::RECEIVE => {
-                let bytes = u32::try_from(done.transferred_length).unwrap_or(0);
-                self.received(at, done.ep, if succeeded { Some(bytes) } else { None })
-            }
+            kind::RECEIVE => self.received(at, done.ep, received_bytes(done, succeeded)),
             kind::FETCH => {
                 self.commands.ios[at as usize].step(Step::Fetched); // CAST: widening.
                 if succeeded {
@@ -424,7 +504,7 @@ impl Worker {
         }
     }
 
-    fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
+    pub(super) fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
         match message {
             Message::Event(controller) => self.report_events(controller),
             Message::Fence(lock) => self.fence(lock),
@@ -438,12 +518,14 @@ impl Worker {
                 answer,
                 is_known,
             } => self.authenticated(io, &answer, is_known)?,
+            Message::Hold => self.follow_hold()?,
             // The worker is already stopping.
             Message::Stop if self.is_stopping.is_some() => {}
             Message::Stop => {
                 if let Some(psp) = self.psp.take() {
                     self.ia.psp_free(psp)?;
                 }
+                self.end_pause()?;
                 self.is_stopping = Some(self.target.now() + DRAIN_TIMEOUT);
                 for id in self.queues.ids() {
                     if let Some(queue) = self.queues.get_mut(id)

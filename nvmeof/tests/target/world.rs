@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use nvmeof::disk::faults::Faults;
 use nvmeof::disk::{Disk, Source};
-use nvmeof::model::{NamespaceConfig, SubsystemConfig};
+use nvmeof::model::{Model, NamespaceConfig, SubsystemConfig};
 use nvmeof::nvme::Nqn;
 use nvmeof::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
 use tempfile::TempDir;
@@ -38,6 +38,34 @@ fn adapter(folder: &TempDir, side: &str, wire: u8) -> Result<String> {
         side.len(),
         folder.join(format!("wire{wire}")).display()
     ))
+}
+
+/// Adds a port, and a subsystem with one namespace on this disk. Returns the subsystem's name.
+pub fn configure(
+    model: &mut Model,
+    address: IpAddr,
+    config: &WorkerConfig,
+    source: Source,
+    shift: u8,
+) -> Result<Nqn> {
+    let subsystem: Nqn = "nqn.2026-11.test:disks".parse()?;
+    model.add_port(config.port, vec![SocketAddr::new(address, PORT)])?;
+    model.add_subsystem(SubsystemConfig {
+        name: subsystem.clone(),
+        serial: "1".to_owned(),
+        model: "test".to_owned(),
+        any_host: true,
+    })?;
+    model.add_namespace(
+        &subsystem,
+        NamespaceConfig {
+            nsid: None,
+            uuid: Uuid::from_u128(1),
+            group: 1,
+            disk: Disk::open(source, shift, false)?,
+        },
+    )?;
+    Ok(subsystem)
 }
 
 impl World {
@@ -82,26 +110,7 @@ impl World {
     ) -> Result<(Self, Vec<Worker>)> {
         let address = ias[0].query().ia.ia_address;
         let target = Target::default();
-        let subsystem: Nqn = "nqn.2026-11.test:disks".parse()?;
-        target.with(|model| -> Result<()> {
-            model.add_port(config.port, vec![SocketAddr::new(address, PORT)])?;
-            model.add_subsystem(SubsystemConfig {
-                name: subsystem.clone(),
-                serial: "1".to_owned(),
-                model: "test".to_owned(),
-                any_host: true,
-            })?;
-            model.add_namespace(
-                &subsystem,
-                NamespaceConfig {
-                    nsid: None,
-                    uuid: Uuid::from_u128(1),
-                    group: 1,
-                    disk: Disk::open(source, shift, false)?,
-                },
-            )?;
-            Ok(())
-        })?;
+        let subsystem = target.with(|model| configure(model, address, &config, source, shift))?;
         let made = ias.into_iter().map(|ia| Worker::new(&target, ia, config));
         let made = made.collect::<Result<Vec<_>, _>>()?;
         let world = Self {

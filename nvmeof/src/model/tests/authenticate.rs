@@ -19,7 +19,7 @@ fn message(kind: u32) -> Sqe {
 }
 
 /// Returns an AUTH_Negotiate message that offers SHA-256 and one Diffie-Hellman group.
-fn negotiation(group: u8) -> Vec<u8> {
+pub(super) fn negotiation(group: u8) -> Vec<u8> {
     let mut said = vec![0; 72];
     (said[4], said[7], said[8]) = (7, 1, 1);
     (said[10], said[11], said[12], said[42]) = (1, 1, 1, group);
@@ -27,7 +27,7 @@ fn negotiation(group: u8) -> Vec<u8> {
 }
 
 /// Returns a DH-HMAC-CHAP_Reply message for this group with a wrong response.
-fn wrong_reply(group: u8) -> Vec<u8> {
+pub(super) fn wrong_reply(group: u8) -> Vec<u8> {
     let value = [0, 256, 384, 512, 768, 1024][usize::from(group)];
     let mut said = vec![1, 2, 0, 0, 7, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     said[10..12].copy_from_slice(
@@ -38,7 +38,7 @@ fn wrong_reply(group: u8) -> Vec<u8> {
 }
 
 /// Returns the right DH-HMAC-CHAP_Reply to a challenge without a group, computed by the specification's formula.
-fn right_reply(challenge: &[u8]) -> Vec<u8> {
+pub(super) fn right_reply(challenge: &[u8]) -> Vec<u8> {
     use hmac::{Hmac, Mac};
     let mac = |key: &[u8], parts: &[&[u8]]| {
         let mut mac = Hmac::<sha2::Sha256>::new_from_slice(key).expect("a key");
@@ -66,7 +66,7 @@ fn right_reply(challenge: &[u8]) -> Vec<u8> {
     said
 }
 
-fn keyed() -> Model {
+pub(super) fn keyed() -> Model {
     let mut model = model(true);
     let keys = Keys {
         host: KEY.parse().expect("a key"),
@@ -78,14 +78,14 @@ fn keyed() -> Model {
     model
 }
 
-fn say(model: &mut Model, (id, queue): (u16, u16), said: &[u8]) -> Answer {
+pub(super) fn say(model: &mut Model, (id, queue): (u16, u16), said: &[u8]) -> Answer {
     match model.authenticate(id, queue, &message(SEND), said, 0) {
         Outcome::Answered(answer) => answer,
         Outcome::Waits => panic!("it waits"),
     }
 }
 
-fn hear(model: &mut Model, (id, queue): (u16, u16)) -> Answer {
+pub(super) fn hear(model: &mut Model, (id, queue): (u16, u16)) -> Answer {
     match model.authenticate(id, queue, &message(RECEIVE), &[], 4096) {
         Outcome::Answered(answer) => answer,
         Outcome::Waits => panic!("it waits"),

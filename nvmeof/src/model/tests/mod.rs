@@ -10,6 +10,7 @@ mod identity;
 mod letters;
 mod lives;
 mod logs;
+mod parking;
 
 use std::net::IpAddr;
 

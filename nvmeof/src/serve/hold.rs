@@ -1,0 +1,45 @@
+//! Holds: while the target is held ([`super::Target::hold`]), workers finish the commands that they have begun, and
+//! begin no others.
+//!
+//! ```text
+//!   hold ---> Message::Hold ---> each worker: capsules that it dequeues are set aside, in order
+//!                                             its commands end; events are not reported, deadlines not checked
+//!                                             it is quiet, and says so ---> all are quiet: run_or_pause returns
+//!   release -> Message::Hold --> each worker begins the capsules that it set aside, and then takes up others
+//! ```
+//!
+//! A worker that is quiet stays quiet until the release, because nothing but a capsule begins a command. It may have to
+//! confirm the locks of others before, so workers pause only when all are quiet.
+
+use std::collections::BTreeSet;
+
+use udapl::EpHandle;
+
+use crate::model::WorkerId;
+
+/// A receive that has completed and whose command has not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrived {
+    /// Index of the command slot.
+    pub at: u32,
+    pub ep: EpHandle,
+    /// Length of the capsule; `None` if the receive failed.
+    pub bytes: Option<u32>,
+}
+
+/// A worker's pause.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    /// The receives that have completed since the hold began, oldest first.
+    pub arrived: Vec<Arrived>,
+}
+
+/// The hold of a target.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    pub is_on: bool,
+    /// Workers that are quiet.
+    pub quiet: BTreeSet<WorkerId>,
+    /// Workers that were parked, and not resumed since. Their inboxes stay open.
+    pub parked: BTreeSet<WorkerId>,
+}
