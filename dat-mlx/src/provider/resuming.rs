@@ -193,12 +193,14 @@ impl<'a> Checked<'a> {
         let (count, its) = (instances.len(), hca.instances.len());
         let made = u32::try_from(count).ok();
         let made = made.and_then(|count| instances_made.checked_add(count));
-        let is_possible = count == its && (1..=MAX_INSTANCES).contains(&count);
-        let is_possible = is_possible && (1..=MOST_MADE).contains(instances_made);
+        if count > MAX_INSTANCES {
+            let what = format!("{count} instances; at most {MAX_INSTANCES} in all");
+            return Err(ResumeError::snapshot(TABLE, what));
+        }
+        let is_possible = count == its && count > 0 && (1..=MOST_MADE).contains(instances_made);
         let Some(made) = made.filter(|_| is_possible) else {
             let what = format!(
-                "{count} instances, at most {MAX_INSTANCES} in all; {its} instances of the function, and \
-                 {instances_made} instances made"
+                "{count} instances, {its} instances of the function, and {instances_made} instances made"
             );
             return Err(ResumeError::snapshot(TABLE, what));
         };
