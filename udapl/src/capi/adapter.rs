@@ -86,6 +86,11 @@ impl Instance {
     pub(super) const fn has_watch(&self) -> bool {
         self.watch.is_some()
     }
+
+    /// Returns whether calls of agents are queued. The caller must hold the lock, under which they are queued.
+    pub(super) fn is_about_to_call(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_about_to_call)
+    }
 }
 
 /// All instances of a device.

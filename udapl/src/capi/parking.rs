@@ -49,7 +49,7 @@ const fn state(why: &'static str) -> DatError {
 pub(super) fn park(ia_handle: DatHandle, own: &[u8]) -> DatResult<Parked> {
     let (adapter, name) = look_up::<IaName>(ia_handle)?;
     // What the instance needs to go on comes first.
-    let (notify, siblings) = (interrupt()?, Siblings::new()?);
+    let notify = interrupt()?;
     let (open, handles) = adapter.take_whole(name, may_park)?;
     let words = words(&open, &handles, own).write();
     let Open {
@@ -81,8 +81,7 @@ pub(super) fn park(ia_handle: DatHandle, own: &[u8]) -> DatResult<Parked> {
                     &sentence,
                 ));
             };
-            closing.go_on(&ia, &siblings);
-            instance.siblings = Arc::clone(&siblings);
+            closing.go_on(&ia);
             let open = Open {
                 sleep: Arc::new(Sleep::new(&ia)),
                 ia,
@@ -116,6 +115,9 @@ fn may_park(open: &Open) -> DatResult<()> {
         return Err(state(
             "a CNO has an agent: remove it before the parking (dat_cno_modify_agent)",
         ));
+    }
+    if open.instance.is_about_to_call() {
+        return Err(state("an agent is about to be called"));
     }
     // A waiting thread has a clone from the call in which its wait begins.
     if Arc::strong_count(&open.sleep) != 1 {
@@ -322,4 +324,44 @@ pub(super) fn own_bytes(ia_handle: DatHandle) -> DatResult<(usize, *const u8)> {
         let own = &open.instance.state;
         Ok((own.len(), own.as_ptr()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dat_core::{CloseFlags, ReturnType};
+
+    use super::super::dat_ia_close;
+    use super::super::instance::{Wanted, WantedEvd};
+    use super::*;
+    use crate::OpenOptions;
+
+    /// Another thread is about to register its instance of the adapter when the parking is refused.
+    #[test]
+    fn an_instance_that_is_not_parked_stays_in_the_list_of_the_others() {
+        let wanted = || Wanted {
+            async_evd: WantedEvd::New(8),
+            thread_safe: false,
+            entry: None,
+        };
+        let opened = openings::open("sim:not-parked-beside-an-opening", wanted());
+        let (adapter, first) = opened.expect("an adapter");
+        let looked = adapter.with_instance(first, |open| {
+            let siblings = Arc::clone(&open.instance.siblings);
+            let another = crate::Adapter::of(&open.ia).instance(OpenOptions::default().ia);
+            Ok((open.ia_handle(), siblings, another))
+        });
+        let (handle, siblings, another) = looked.expect("it is open");
+        let another = another.expect("another instance");
+        let refused = park(handle, b"").expect_err("there are two instances");
+        assert_eq!(refused.return_type(), ReturnType::InvalidState);
+        let adopted = openings::adopt(another, &wanted(), Arc::clone(&siblings));
+        let (adapter, second) = adopted.expect("an instance");
+        let names = |but| siblings.others(but).into_iter().map(|one| one.ia);
+        assert_eq!(names(second).collect::<Vec<_>>(), [first]);
+        assert_eq!(names(first).collect::<Vec<_>>(), [second]);
+        let other = adapter.with_instance(second, |open| Ok(open.ia_handle()));
+        let abrupt = CloseFlags::Abrupt as u32;
+        assert_eq!(dat_ia_close(other.expect("it is open"), abrupt), 0);
+        assert_eq!(dat_ia_close(handle, abrupt), 0);
+    }
 }
