@@ -18,28 +18,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dat_core::{
-    CnoHandle, CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype,
-};
+use dat_core::{CnoHandle, CrHandle, DatError, DatResult, EpHandle, HandleType};
 use driver::Interrupt;
 
 use super::adapter::{Adapter, AsyncEvd, Instance, Names, Open, Siblings, find, guard};
 use super::call::look_up;
+use super::error::state;
 use super::last_error::because_of;
 use super::openings::{self, Closing};
 use super::records::{Address, Records, Region, Request};
 use super::siblings::interrupt;
 use super::sleep::Sleep;
-use super::table::{IaName, KINDS, Named, Withdrawn, handle_of};
+use super::table::{
+    IaName, KINDS, Named, Withdrawn, handle_of, is_valid, next_serial, pass_serials,
+};
 use super::types::DatHandle;
 use super::words::{Name, RegionWords, Words};
 use crate::Ia;
 use crate::handover::{self, Parked};
-
-/// Returns the error of a state in which an instance cannot be parked, or a snapshot cannot be resumed.
-const fn state(why: &'static str) -> DatError {
-    DatError::new(ReturnType::InvalidState, Subtype::None).because(why)
-}
 
 /// Parks an instance. `own` are the program's own bytes.
 ///
@@ -51,7 +47,7 @@ pub(super) fn park(ia_handle: DatHandle, own: &[u8]) -> DatResult<Parked> {
     // What the instance needs to go on comes first.
     let notify = interrupt()?;
     let (open, handles) = adapter.take_whole(name, may_park)?;
-    let words = words(&open, &handles, own).write();
+    let words = words(&open, &handles).write(own);
     let Open {
         ia,
         names,
@@ -127,7 +123,7 @@ fn may_park(open: &Open) -> DatResult<()> {
 }
 
 /// Describes what C knows of an instance. `handles` are those that are valid.
-fn words(open: &Open, handles: &Withdrawn, own: &[u8]) -> Words {
+fn words(open: &Open, handles: &Withdrawn) -> Words {
     let Instance {
         handle,
         async_evd,
@@ -159,18 +155,20 @@ fn words(open: &Open, handles: &Withdrawn, own: &[u8]) -> Words {
     }
     Words {
         ia: *handle,
+        next_serial: next_serial(),
         thread_safe: *thread_safe,
         has_async_evd: *async_evd == AsyncEvd::Own,
         local: local.ip(),
         names,
         regions: regions.collect(),
-        state: own.to_vec(),
     }
 }
 
 /// What an instance needs that is going to be resumed: its words, the places of its handles, and its interrupt.
 pub(super) struct Prepared {
     words: Words,
+    names: Names,
+    state: Box<[u8]>,
     handles: Withdrawn,
     notify: Interrupt,
     siblings: Arc<Siblings>,
@@ -182,7 +180,7 @@ impl Prepared {
     /// # Errors
     /// The reason: these are no words, or the process has another object with one of the handles, or no eventfd.
     pub(super) fn new(words: &[u8]) -> Result<Self, String> {
-        let words = Words::read(words)?;
+        let (words, own) = Words::read(words)?;
         let handles = Withdrawn::reserve(words.handles()).map_err(|handle| {
             format!(
                 "the process has another object at the place of handle {handle:#x}: resume before anything is opened"
@@ -194,6 +192,8 @@ impl Prepared {
         };
         let (notify, siblings) = prepared().map_err(|error: DatError| error.to_string())?;
         Ok(Self {
+            names: words.names(is_valid::<Adapter>),
+            state: own.into(),
             words,
             handles,
             notify,
@@ -209,12 +209,20 @@ impl Prepared {
     pub(super) fn seat(self, ia: Ia) -> DatResult<(DatHandle, Option<DatHandle>)> {
         let Self {
             words,
+            mut names,
+            state,
             handles,
             notify,
             siblings,
         } = self;
         let name = IaName::fresh();
-        let names = words.names();
+        pass_serials(words.next_serial);
+        // Another instance may have got the handle of a freed object since.
+        for (_, handle) in names.0.iter_mut().flatten() {
+            if !handles.contains(*handle) && is_valid::<Adapter>(*handle) {
+                *handle = 0;
+            }
+        }
         let mut records = Records::new(&ia);
         records.regions = words.regions.into_iter().map(region).collect();
         records.requests = requests(&ia, &names);
@@ -234,7 +242,7 @@ impl Prepared {
                 local: Address::new(words.local),
                 siblings,
                 watch: None,
-                state: words.state.into(),
+                state,
                 _entry: None,
             },
             ia,
