@@ -5,8 +5,9 @@
 #![expect(unsafe_code, reason = "fork(2), calls of the C ABI")]
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +18,10 @@ use libloading::Library;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use udapl::capi::foreign::CProvider;
-use udapl::capi::types::{CProviderInfo, DatHandle};
+use udapl::capi::types::{CNamedFd, CProviderInfo, DatHandle};
 use udapl::capi::{
-    dat_evd_post_se, dat_ia_close, dat_provider_fini, dat_provider_init, dat_pz_free,
+    dat_evd_post_se, dat_handover_free, dat_ia_close, dat_offer_receive, dat_parked_create,
+    dat_parked_query, dat_provider_fini, dat_provider_init, dat_pz_free, dat_receiver_await,
     dat_registry_add_provider, dat_registry_list_providers, dat_registry_remove_provider, lend,
 };
 use udapl::fabric::Fabric;
@@ -40,6 +42,8 @@ use support::{ABRUPT, INVALID_HANDLE, SECOND, World, c, done, fresh_name, ok, op
 
 /// DAT_INSUFFICIENT_RESOURCES|DEVICE, as for a device in use. DAT 2.0 has the same number.
 const DEVICE: u32 = 0x8003_0003;
+/// DAT_INSUFFICIENT_RESOURCES|MEMORY.
+const MEMORY: u32 = 0x8003_0002;
 /// Seconds after which a signal ends a process that hangs.
 const PATIENCE: u32 = 600;
 
@@ -91,6 +95,70 @@ fn records() -> Result<i32, u32> {
     let mut count = -1;
     let answer = c!(dat_registry_list_providers(0, &raw mut count, null()));
     if answer == 0 { Ok(count) } else { Err(answer) }
+}
+
+/// Makes a parked IA of a byte and a descriptor.
+fn parked() -> Result<DatHandle, u32> {
+    let file = File::open("/dev/null").expect("a file");
+    let fd = CNamedFd {
+        name: c"null".as_ptr(),
+        fd: file.as_raw_fd(),
+    };
+    let (byte, mut parked) = (0_u8, null_mut());
+    match c!(dat_parked_create(
+        1,
+        (&raw const byte).cast(),
+        1,
+        &raw const fd,
+        &raw mut parked
+    )) {
+        0 => Ok(parked),
+        code => Err(code),
+    }
+}
+
+fn query(parked: DatHandle) -> u32 {
+    let no = null_mut();
+    c!(dat_parked_query(
+        parked,
+        null_mut(),
+        null_mut(),
+        0,
+        no,
+        null_mut()
+    ))
+}
+
+/// A child can use none of its parent's parked IAs, and make none.
+fn a_child_has_no_parked_ia_of_its_parent() {
+    let of_parent = parked().expect("a byte");
+    let without = || {
+        let mut made = null_mut();
+        let made = &raw mut made;
+        first_failed(
+            240,
+            &[
+                query(of_parent) == INVALID_HANDLE | 26,
+                dat_handover_free(of_parent) == INVALID_HANDLE | 26,
+                parked() == Err(DEVICE),
+                c!(dat_receiver_await(0, 1, made)) == DEVICE,
+                c!(dat_offer_receive(0, 1, made)) == DEVICE,
+            ],
+        )
+    };
+    assert_eq!(in_a_child(without), Ok(0));
+    assert_eq!(query(of_parent), 0);
+    done!(dat_handover_free(of_parent));
+}
+
+/// The test is alone in its process, so it counts all of them.
+fn a_process_has_at_most_64_objects_that_are_handed_over() {
+    let made: Vec<DatHandle> = (0..64).map(|_| parked().expect("room")).collect();
+    assert_eq!(parked(), Err(MEMORY));
+    for one in made {
+        done!(dat_handover_free(one));
+    }
+    done!(dat_handover_free(parked().expect("room again")));
 }
 
 /// Checks, in the child, that calls of the registry fail with the code of a failed open, and that no call waits for a
@@ -251,6 +319,8 @@ fn a_child_has_none_of_its_parents_adapters_and_the_parent_has_them_all() {
     a_child_does_not_wait_for_who_makes_the_registry(folder.path());
     a_child_has_no_adapter_of_dat_2_either(folder.path());
     let worlds = [World::new(false), World::new(true)];
+    a_child_has_no_parked_ia_of_its_parent();
+    a_process_has_at_most_64_objects_that_are_handed_over();
     assert_eq!(
         in_a_child(|| without_handles(&worlds)),
         Ok(0),

@@ -388,7 +388,8 @@ DAT_RETURN dat_ep_free(DAT_EP_HANDLE ep_handle);
  * Memory. The program must not free registered memory before its LMR is freed; the device writes to it at the request
  * of this program or of a peer. With DAT_MEM_TYPE_ALLOCATED, dat_lmr_create allocates length bytes, zeroed, ignores
  * region_description, and returns the address as *registered_address, which may not be null; dat_lmr_query then
- * reports DAT_MEM_TYPE_VIRTUAL with that address. Such memory goes along when an IA is parked.
+ * reports DAT_MEM_TYPE_VIRTUAL with that address. Such memory goes along when an IA is parked: it is then unmapped in
+ * this process, until the IA is resumed.
  */
 DAT_RETURN dat_lmr_create(DAT_IA_HANDLE ia_handle, DAT_MEM_TYPE mem_type, DAT_REGION_DESCRIPTION region_description,
 			  DAT_VLEN length, DAT_PZ_HANDLE pz_handle, DAT_MEM_PRIV_FLAGS mem_privileges,
@@ -542,14 +543,16 @@ DAT_RETURN dat_last_error_text(DAT_RETURN *refused, const char **text);
  * on with its work. state is the program's own data, which goes along: at most 16 MiB, together with some 20 bytes for
  * each handle. All memory of the IA must be of type DAT_MEM_TYPE_ALLOCATED; no thread may wait in the IA, and no CNO
  * have an agent. No other call on the IA may be under way. DAT_INVALID_STATE: the IA is not parked and goes on with
- * all of its handles; dat_last_error_text has the reason. If it could not go on, its handle is invalid.
+ * all of its handles; dat_last_error_text has the reason. If it could not go on, its handle is invalid. After success,
+ * the memory of the IA is unmapped in this process until a resume: no thread may touch it.
  *
  * dat_ia_resume goes on with a parked IA, in the next process or in the same one. All handles have the values that they
  * had, and so have consumer contexts, cookies, and the addresses of memory. Pointers that queries and events had
  * returned are no longer valid. The process must not have an IA yet: an object at the place of one of the handles is
  * DAT_INVALID_STATE. *async_evd_handle and *ia_handle are as from dat_ia_open; async_evd_handle may be null. The
  * program closes the IA by dat_ia_close, and cannot open a second one of its adapter. After success, parked is invalid.
- * After an error, it is still valid if the device is unchanged: the call can be repeated.
+ * After an error, it is still valid if the device is unchanged: the call can be repeated. If it was stopped, or another
+ * process has the IA, parked is invalid.
  *
  * dat_ia_state returns the program's own data of a resumed IA, valid until the IA is closed or parked; without such
  * data the size is 0.
@@ -564,18 +567,21 @@ DAT_RETURN dat_last_error_text(DAT_RETURN *refused, const char **text);
  * The kernel lets only one process have the IA. dat_parked_send returns when the other process has reported the outcome
  * or the timeout is over, and uses the receiver up. Success: the other process has the IA, and parked is invalid.
  * DAT_INVALID_STATE: this process has it and can resume it, or it is not known who has it; then dat_ia_resume finds out.
+ * After a timeout, dat_ia_resume may be refused as long as the other process holds the device, and can be repeated.
  * DAT_INTERNAL_ERROR: the other process has the IA and has not reported success; parked is invalid. dat_offer_adopt
  * checks all that needs no command to the device before it claims the IA. After an error, the offer is still valid if
- * the call can be repeated. dat_offer_refuse gives the IA back to the process that has offered it; reason is for its
+ * the call can be repeated, otherwise it is invalid. dat_offer_refuse gives the IA back to the process that has offered it; reason is for its
  * log and may be null. The library duplicates the sockets: the program closes its own.
  *
- * Other ways: dat_parked_query returns the snapshot and the descriptors, which stay valid until parked is resumed, sent
- * or freed, and dat_parked_create makes a parked IA of them again. It copies the bytes and duplicates the descriptors;
+ * Other ways: dat_parked_query returns the snapshot and the names of the descriptors, which stay valid until parked is
+ * resumed, sent or freed, and the numbers of the descriptors, which stay valid until then or until a call on parked
+ * fails. dat_parked_create makes a parked IA of them again. It copies the bytes and duplicates the descriptors;
  * num_fds is their number, of which at most max_fds are written. The program makes sure that one process alone resumes
  * a snapshot, and once. The device is reset when the last duplicate of its descriptors is closed.
  *
  * dat_handover_free frees a parked IA, a receiver or an offer. DAT_INVALID_HANDLE: the handle is that of nothing, or was
- * used up.
+ * used up. A process has at most 64 of them; the calls that make one return DAT_INSUFFICIENT_RESOURCES then, before
+ * anything is parked or received.
  */
 typedef DAT_HANDLE DAT_PARKED_HANDLE;
 typedef DAT_HANDLE DAT_RECEIVER_HANDLE;

@@ -86,6 +86,11 @@ impl Instance {
     pub(super) const fn has_watch(&self) -> bool {
         self.watch.is_some()
     }
+
+    /// Returns whether calls of agents are queued. The caller must hold the lock, under which they are queued.
+    pub(super) fn is_about_to_call(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_about_to_call)
+    }
 }
 
 /// All instances of a device.
@@ -238,7 +243,7 @@ impl Room<Open> {
         let mut withdrawn = None;
         let open = self.take_content(
             |open| open.check(ia).and_then(|()| may(open)),
-            |open| withdrawn = Some(Withdrawn::withdraw::<Self>(open.handles())),
+            |open| withdrawn = Some(Withdrawn::withdraw::<Self>(open.handles(), ia)),
         )?;
         // PANIC: `take_content` has called the second closure if it returns the content.
         Ok((open, withdrawn.expect("withdrawn with the content")))
@@ -314,7 +319,8 @@ impl Room<Open> {
         self.take_content(
             |open| open.check(ia).and_then(|()| may(open)),
             |open| {
-                open.handles().for_each(table::free_handle::<Self>);
+                open.handles()
+                    .for_each(|handle| table::free_handle::<Self>(handle, ia));
                 self.give_back();
             },
         )
@@ -400,7 +406,7 @@ impl Open {
         }
         // The previous object with this index has been freed, perhaps by the IA itself.
         let (_, before) = core::mem::replace(&mut names[index], (key, handle));
-        table::free_handle::<Adapter>(before);
+        table::free_handle::<Adapter>(before, self.instance.name);
         if H::KIND == HandleType::Ep {
             let (key, ia) = object.raw();
             // The call fails for an endpoint that has been freed. Such an endpoint has no posts and no completions that
@@ -415,7 +421,7 @@ impl Open {
     pub(super) fn forget<H: Named>(&mut self, object: H) {
         if let Some(handle) = self.known(object) {
             // The entry in `names` is kept, because queued events need it. Only the table's entry is removed.
-            table::free_handle::<Adapter>(table::number(handle));
+            table::free_handle::<Adapter>(table::number(handle), self.instance.name);
         }
     }
 

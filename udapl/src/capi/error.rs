@@ -12,6 +12,11 @@ pub(super) fn handle_error(subtype: Subtype) -> DatError {
     DatError::new(ReturnType::InvalidHandle, subtype)
 }
 
+/// Returns DAT_INVALID_STATE with its reason.
+pub(super) const fn state(why: &'static str) -> DatError {
+    DatError::new(ReturnType::InvalidState, Subtype::None).because(why)
+}
+
 /// Returns DAT_INTERNAL_ERROR with its reason.
 pub(super) fn internal(why: &'static str) -> DatError {
     DatError::new(ReturnType::InternalError, Subtype::None).because(why)

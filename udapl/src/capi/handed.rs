@@ -2,8 +2,9 @@
 //! has no such calls. [`handover`] documents them.
 //!
 //! A parked IA, a receiver and an offer are objects of the process and of no IA. Their handles are numbers in a map. A
-//! call takes the object out of the map and puts it back if the program still has it afterwards. So two calls never use
-//! an object at a time, and a used one is a handle of nothing.
+//! call takes the object out of its entry, and puts it back if the program still has it afterwards. Otherwise the entry
+//! goes. So two calls never use an object at a time, and a used one is a handle of nothing. A call that makes an object
+//! makes the entry first, so that nothing is parked or received for which there is no room.
 //!
 //! | object | made by | ends with |
 //! |---|---|---|
@@ -17,7 +18,8 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Place;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -31,7 +33,7 @@ use super::adapter::guard;
 use super::answer::call;
 use super::argument::{as_count, bytes, count, given, put};
 use super::call::look_up;
-use super::error::{handle_error, internal, parameter};
+use super::error::{handle_error, internal, parameter, state};
 use super::fork::{is_child, not_a_child};
 use super::ia::OUT_OF_SCOPE;
 use super::last_error::because_of;
@@ -39,16 +41,16 @@ use super::parking::{self, Prepared};
 use super::table::{IaName, fresh_number, handle_of, number};
 use super::types::{CNamedFd, DatCount, DatHandle, DatReturn};
 use crate::handover::{
-    self, HandoverError, NotAdopted, NotGiven, NotResumed, Offer, Parked, Receiver, ResumeFailure,
-    Resumed, Sent, Undecided,
+    self, HandoverError, MAX_WORDS, NotAdopted, NotGiven, NotResumed, Offer, Parked, Receiver,
+    ResumeFailure, Resumed, Sent, Undecided,
 };
 
 /// `DAT_TIMEOUT_INFINITE`.
 const INFINITE: u32 = u32::MAX;
 /// Stands for a time without end.
 const VERY_LONG: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Time that a receiver which has refused or lost a handover has to close its end of the socket.
-const HANG_UP_LIMIT: Duration = Duration::from_secs(10);
+/// Number of parked IAs, receivers and offers that a process may have.
+const MOST_OBJECTS: usize = 64;
 /// Lowest number of a duplicated descriptor: above those of standard input, output and error.
 const LOWEST_FD: c_int = 3;
 
@@ -60,9 +62,17 @@ struct Bundle {
 
 impl Bundle {
     fn new(parked: Parked) -> Self {
-        let names = parked.descriptors.iter().map(|named| named.name.as_str());
-        // A name is ASCII, or the snapshot refuses it later.
-        let names = names.map(|name| CString::new(name).unwrap_or_default());
+        Self::again(parked, Vec::new())
+    }
+
+    /// Makes a bundle of the contents of another one. The program may have pointers to its names, so those are kept.
+    fn again(parked: Parked, names: Vec<CString>) -> Self {
+        let mut before: BTreeSet<CString> = names.into_iter().collect();
+        let names = parked.descriptors.iter().map(|named| {
+            // A name is ASCII, or the snapshot refuses it later.
+            let name = CString::new(named.name.as_str()).unwrap_or_default();
+            before.take(name.as_c_str()).unwrap_or(name)
+        });
         Self {
             names: names.collect(),
             parked,
@@ -74,26 +84,57 @@ impl Bundle {
 enum Handed {
     Parked(Bundle),
     /// A parked IA that was sent, and of which this process does not know who has it.
-    Undecided(Vec<u8>, Box<Undecided>),
+    Undecided(Vec<u8>, Vec<CString>, Box<Undecided>),
     Receiver(Receiver),
     Offer(Box<Offer>),
     /// An offer that this process has claimed, and with which it did not go on. The device is unchanged.
-    Claimed(Parked),
-    /// An IA whose device was stopped.
-    Stopped,
+    Claimed(Bundle),
 }
 
-static OBJECTS: Mutex<BTreeMap<u64, Handed>> = Mutex::new(BTreeMap::new());
+/// Objects by number. An entry without an object is that of an object that a call uses or makes.
+static OBJECTS: Mutex<BTreeMap<u64, Option<Handed>>> = Mutex::new(BTreeMap::new());
 
-fn objects() -> MutexGuard<'static, BTreeMap<u64, Handed>> {
+fn objects() -> MutexGuard<'static, BTreeMap<u64, Option<Handed>>> {
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds an object and returns its handle.
-fn add(object: Handed) -> DatHandle {
-    let number = fresh_number();
-    objects().insert(number, object);
-    handle_of(number)
+/// An entry whose object is used or made. Dropping this value removes the entry.
+struct Entry(u64);
+
+impl Entry {
+    /// Makes an entry for a new object.
+    ///
+    /// # Errors
+    /// DAT_INSUFFICIENT_RESOURCES: the process has [`MOST_OBJECTS`].
+    fn new() -> DatResult<Self> {
+        let mut objects = objects();
+        if objects.len() >= MOST_OBJECTS {
+            return Err(lacking(
+                "the process has too many parked IAs, receivers and offers",
+            ));
+        }
+        loop {
+            let number = fresh_number();
+            if let Place::Vacant(place) = objects.entry(number) {
+                place.insert(None);
+                return Ok(Self(number));
+            }
+        }
+    }
+
+    /// Puts the object into its entry, and returns its handle.
+    fn put(self, object: Handed) -> DatHandle {
+        let number = self.0;
+        objects().insert(number, Some(object));
+        core::mem::forget(self);
+        handle_of(number)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        objects().remove(&self.0);
+    }
 }
 
 /// Takes the object of a handle out, if `is_its` accepts it.
@@ -104,28 +145,22 @@ fn take(
     handle: DatHandle,
     argument: Subtype,
     is_its: impl FnOnce(&Handed) -> bool,
-) -> DatResult<Handed> {
+) -> DatResult<(Entry, Handed)> {
     // A child of fork(2) has no objects, and a thread that does not exist there may hold the lock.
     if is_child() {
         return Err(handle_error(argument));
     }
-    let mut objects = objects();
     let number = number(handle);
-    if objects.get(&number).is_some_and(is_its) {
-        // PANIC: it was there, under the same lock.
-        return Ok(objects.remove(&number).expect("an object"));
-    }
-    Err(handle_error(argument))
-}
-
-/// Puts an object back that `take` has returned.
-fn put_back(handle: DatHandle, object: Handed) {
-    objects().insert(number(handle), object);
+    let mut objects = objects();
+    let entry = objects.get_mut(&number);
+    let object = entry.and_then(|entry| entry.take_if(|object| is_its(object)));
+    let object = object.ok_or(handle_error(argument))?;
+    Ok((Entry(number), object))
 }
 
 const fn is_parked(object: &Handed) -> bool {
     match object {
-        Handed::Parked(_) | Handed::Undecided(..) | Handed::Stopped => true,
+        Handed::Parked(_) | Handed::Undecided(..) => true,
         Handed::Receiver(_) | Handed::Offer(_) | Handed::Claimed(_) => false,
     }
 }
@@ -136,14 +171,14 @@ const fn is_receiver(object: &Handed) -> bool {
 
 const fn is_offer(object: &Handed) -> bool {
     match object {
-        Handed::Offer(_) | Handed::Claimed(_) | Handed::Stopped => true,
+        Handed::Offer(_) | Handed::Claimed(_) => true,
         Handed::Parked(_) | Handed::Undecided(..) | Handed::Receiver(_) => false,
     }
 }
 
-/// Returns DAT_INVALID_STATE with a reason.
-const fn state(why: &'static str) -> DatError {
-    DatError::new(ReturnType::InvalidState, Subtype::None).because(why)
+/// Returns DAT_INSUFFICIENT_RESOURCES with a reason.
+const fn lacking(why: &'static str) -> DatError {
+    DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory).because(why)
 }
 
 /// Converts an error of a handover.
@@ -160,11 +195,15 @@ fn handover_error(error: &HandoverError, why: &'static str) -> DatError {
 }
 
 /// Converts the reason of a resumption that was refused. A snapshot that cannot be read is a wrong argument.
-fn resume_error(error: &ResumeFailure) -> DatError {
-    const WHY: &str = "the IA is not resumed";
+fn resume_error(error: &ResumeFailure, is_over: bool) -> DatError {
+    let why = if is_over {
+        "the IA is not resumed, and its device is stopped"
+    } else {
+        "the IA is not resumed"
+    };
     let code = match error {
-        ResumeFailure::Format(_) => parameter(Subtype::Arg1).because(WHY),
-        ResumeFailure::Instance(_) | ResumeFailure::Words { .. } => state(WHY),
+        ResumeFailure::Format(_) => parameter(Subtype::Arg1).because(why),
+        ResumeFailure::Instance(_) | ResumeFailure::Words { .. } => state(why),
     };
     because_of(code, error)
 }
@@ -188,10 +227,12 @@ unsafe fn duplicate(fd: c_int, argument: Subtype) -> DatResult<OwnedFd> {
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
     if copy < 0 {
         let error = Error::last_os_error();
-        return Err(because_of(
-            parameter(argument).because("a descriptor cannot be duplicated"),
-            &error,
-        ));
+        let why = "a descriptor cannot be duplicated";
+        let refused = match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => lacking(why),
+            Some(_) | None => parameter(argument).because(why),
+        };
+        return Err(because_of(refused, &error));
     }
     // SAFETY: fcntl(2) has just made this descriptor, so it is open and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
@@ -228,9 +269,13 @@ pub unsafe extern "C" fn dat_ia_park(
         given(parked, Subtype::Arg4)?;
         // SAFETY: contract GIVEN.
         let own = unsafe { bytes(state_size, state, Subtype::Arg2, Subtype::Arg3) }?;
-        let made = parking::park(ia_handle, own)?;
+        if own.len() > MAX_WORDS {
+            return Err(parameter(Subtype::Arg2).because("the program's own data is too long"));
+        }
+        let entry = Entry::new()?;
+        let made = Bundle::new(parking::park(ia_handle, own)?);
         // SAFETY: contract ROOM.
-        unsafe { put(parked, add(Handed::Parked(Bundle::new(made)))) };
+        unsafe { put(parked, entry.put(Handed::Parked(made))) };
         Ok(())
     })
 }
@@ -253,14 +298,14 @@ pub unsafe extern "C" fn dat_parked_query(
             return Err(handle_error(Subtype::Handle1));
         }
         let objects = objects();
-        let Some(Handed::Parked(Bundle {
+        let Some(Some(Handed::Parked(Bundle {
             parked:
                 Parked {
                     snapshot: contents,
                     descriptors,
                 },
             names,
-        })) = objects.get(&number(parked))
+        }))) = objects.get(&number(parked))
         else {
             return Err(handle_error(Subtype::Handle1));
         };
@@ -322,6 +367,11 @@ pub unsafe extern "C" fn dat_parked_create(
         let length = snapshot_size as usize;
         // SAFETY: the pointer is not null, so by contract GIVEN it leads to so many bytes.
         let contents = unsafe { core::slice::from_raw_parts(snapshot.cast::<u8>(), length) };
+        let entry = Entry::new()?;
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(length)
+            .map_err(|_| lacking("there is no memory for the snapshot"))?;
+        copy.extend_from_slice(contents);
         // SAFETY: the pointer is not null, so by contract GIVEN it leads to so many elements.
         let list = unsafe { core::slice::from_raw_parts(fds, number_of_fds) };
         let mut descriptors = Vec::with_capacity(list.len());
@@ -336,71 +386,66 @@ pub unsafe extern "C" fn dat_parked_create(
             descriptors.push(NamedFd { name, fd });
         }
         let made = Bundle::new(Parked {
-            snapshot: contents.to_vec(),
+            snapshot: copy,
             descriptors,
         });
         // SAFETY: contract ROOM.
-        unsafe { put(parked, add(Handed::Parked(made))) };
+        unsafe { put(parked, entry.put(Handed::Parked(made))) };
         Ok(())
     })
 }
 
-/// What is left of a parked IA after a refusal, and the reason.
-type Left = (Handed, DatError);
+/// An IA that goes on. Otherwise what is left of the object, and the reason.
+type Step<L> = Result<(Resumed, Prepared), (Option<L>, DatError)>;
 
 /// Goes on with a parked IA.
 ///
 /// # Errors
-/// What is left of the object, and the reason.
+/// The parked IA if the device is unchanged, and the reason.
 #[expect(clippy::result_large_err, reason = "once in an adapter's life")]
-fn resume(parked: Parked) -> Result<(Resumed, Prepared), Left> {
-    let Parked {
-        snapshot,
-        descriptors,
-    } = parked;
-    let refused = match handover::resume_if(&snapshot, descriptors, Prepared::new) {
-        Ok(resumed) => return Ok(resumed),
-        Err(refused) => refused,
-    };
-    let NotResumed { descriptors, error } = refused;
-    let left = descriptors.map_or(Handed::Stopped, |descriptors| {
-        Handed::Parked(Bundle::new(Parked {
+fn resume(bundle: Bundle) -> Step<Bundle> {
+    let Bundle {
+        parked: Parked {
             snapshot,
             descriptors,
-        }))
-    });
-    Err((left, resume_error(&error)))
+        },
+        names,
+    } = bundle;
+    handover::resume_if(&snapshot, descriptors, Prepared::new).map_err(|refused| {
+        let NotResumed { descriptors, error } = refused;
+        let why = resume_error(&error, descriptors.is_none());
+        let left = descriptors.map(|descriptors| {
+            let parked = Parked {
+                snapshot,
+                descriptors,
+            };
+            Bundle::again(parked, names)
+        });
+        (left, why)
+    })
 }
 
-/// The error of an object whose device was stopped.
-const STOPPED: DatError = state("its device was stopped, because an earlier call has failed");
-
-/// Goes on with a parked IA, in this or in another process. All handles that the IA had are valid again.
+/// Goes on with the IA of an object by `step`, and writes its handles. An object of which nothing is left is used up.
 ///
 /// # Safety
-/// `async_evd_handle` and `ia_handle` are null or point to handles.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_ia_resume(
-    parked: DatHandle,
+/// The pointers are null or point to handles.
+unsafe fn go_on(
+    handle: DatHandle,
+    is_its: impl FnOnce(&Handed) -> bool,
+    step: impl FnOnce(Handed) -> Step<Handed>,
     async_evd_handle: *mut DatHandle,
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
     call(|| {
-        let object = take(parked, Subtype::Handle1, is_parked)?;
+        let (entry, object) = take(handle, Subtype::Handle1, is_its)?;
         if ia_handle.is_null() {
-            put_back(parked, object);
+            entry.put(object);
             return Err(parameter(Subtype::Arg3));
         }
-        let (resumed, prepared) = match object {
-            Handed::Parked(bundle) => resume(bundle.parked),
-            Handed::Undecided(snapshot, undecided) => settle(snapshot, *undecided),
-            left @ (Handed::Stopped
-            | Handed::Receiver(_)
-            | Handed::Offer(_)
-            | Handed::Claimed(_)) => Err((left, STOPPED)),
-        }
-        .map_err(|(left, error)| {
-            put_back(parked, left);
+        let (resumed, prepared) = step(object).map_err(|(left, error)| {
+            if let Some(left) = left {
+                entry.put(left);
+            }
             error
         })?;
         let handles = prepared.seat(resumed.ia)?;
@@ -410,26 +455,58 @@ pub unsafe extern "C" fn dat_ia_resume(
     })
 }
 
+/// Returns the refusal of an object that the call does not take.
+#[expect(clippy::result_large_err, reason = "once in an adapter's life")]
+fn not_its(object: Handed) -> Step<Handed> {
+    Err((Some(object), handle_error(Subtype::Handle1)))
+}
+
+/// Goes on with a parked IA, in this or in another process. All handles that the IA had are valid again.
+///
+/// # Safety
+/// `async_evd_handle` and `ia_handle` are null or point to handles.
+#[expect(clippy::result_large_err, reason = "once in an adapter's life")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ia_resume(
+    parked: DatHandle,
+    async_evd_handle: *mut DatHandle,
+    ia_handle: *mut DatHandle,
+) -> DatReturn {
+    let step = |object| match object {
+        Handed::Parked(bundle) => {
+            resume(bundle).map_err(|(left, error)| (left.map(Handed::Parked), error))
+        }
+        Handed::Undecided(snapshot, names, undecided) => settle(snapshot, names, *undecided),
+        other @ (Handed::Receiver(_) | Handed::Offer(_) | Handed::Claimed(_)) => not_its(other),
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { go_on(parked, is_parked, step, async_evd_handle, ia_handle) }
+}
+
 /// Finds out who has a parked IA that was sent, and goes on with it if this process has it.
 ///
 /// # Errors
-/// As [`resume`].
+/// What is left of the object, and the reason.
 #[expect(clippy::result_large_err, reason = "once in an adapter's life")]
-fn settle(snapshot: Vec<u8>, undecided: Undecided) -> Result<(Resumed, Prepared), Left> {
+fn settle(snapshot: Vec<u8>, names: Vec<CString>, undecided: Undecided) -> Step<Handed> {
     match undecided.claim() {
-        Err(NotGiven { descriptors, .. }) => resume(Parked {
-            snapshot,
-            descriptors,
-        }),
+        Err(NotGiven { descriptors, .. }) => {
+            let parked = Parked {
+                snapshot,
+                descriptors,
+            };
+            resume(Bundle::again(parked, names))
+                .map_err(|(left, error)| (left.map(Handed::Parked), error))
+        }
         Ok(Sent {
             undecided: Some(undecided),
             ..
         }) => {
             let sentence = undecided.error.to_string();
-            let left = Handed::Undecided(snapshot, undecided);
-            Err((left, because_of(state(UNDECIDED), &sentence)))
+            let left = Handed::Undecided(snapshot, names, undecided);
+            Err((Some(left), because_of(state(UNDECIDED), &sentence)))
         }
-        Ok(Sent { .. }) => Err((Handed::Stopped, state("another process has claimed the IA"))),
+        Ok(Sent { .. }) => Err((None, state("another process has claimed the IA"))),
     }
 }
 
@@ -471,10 +548,11 @@ pub unsafe extern "C" fn dat_receiver_await(
         given(receiver, Subtype::Arg3)?;
         // SAFETY: contract OPEN.
         let socket = unsafe { duplicate(socket, Subtype::Arg1) }?;
+        let entry = Entry::new()?;
         let ready = handover::await_receiver(socket, deadline(timeout))
             .map_err(|error| handover_error(&error, "no process is ready for the IA"))?;
         // SAFETY: contract ROOM.
-        unsafe { put(receiver, add(Handed::Receiver(ready))) };
+        unsafe { put(receiver, entry.put(Handed::Receiver(ready))) };
         Ok(())
     })
 }
@@ -487,41 +565,33 @@ pub extern "C" fn dat_parked_send(
     timeout: u32,
 ) -> DatReturn {
     call(|| {
-        let object = take(parked, Subtype::Handle1, is_parked)?;
-        let Handed::Parked(Bundle {
+        let (entry, object) = take(parked, Subtype::Handle1, is_parked)?;
+        let Handed::Parked(bundle) = object else {
+            entry.put(object);
+            return Err(state(UNDECIDED));
+        };
+        let next = match take(receiver, Subtype::Handle2, is_receiver) {
+            Ok((_used_up, Handed::Receiver(next))) => next,
+            // Only receivers are taken.
+            other @ (Ok(_) | Err(_)) => {
+                entry.put(Handed::Parked(bundle));
+                return Err(other.err().unwrap_or(handle_error(Subtype::Handle2)));
+            }
+        };
+        let Bundle {
             parked: Parked {
                 snapshot,
                 descriptors,
             },
             names,
-        }) = object
-        else {
-            put_back(parked, object);
-            return Err(STOPPED);
-        };
-        let next = match take(receiver, Subtype::Handle2, is_receiver) {
-            Ok(Handed::Receiver(next)) => next,
-            // Only receivers are taken.
-            other @ (Ok(_) | Err(_)) => {
-                let kept = Parked {
-                    snapshot,
-                    descriptors,
-                };
-                let parked_again = Bundle {
-                    parked: kept,
-                    names,
-                };
-                put_back(parked, Handed::Parked(parked_again));
-                return Err(other.err().unwrap_or(handle_error(Subtype::Handle2)));
-            }
-        };
+        } = bundle;
         match next.send(&snapshot, descriptors, deadline(timeout)) {
             Ok(Sent {
                 undecided: Some(undecided),
                 ..
             }) => {
                 let sentence = undecided.error.to_string();
-                put_back(parked, Handed::Undecided(snapshot, undecided));
+                entry.put(Handed::Undecided(snapshot, names, undecided));
                 Err(because_of(state(UNDECIDED), &sentence))
             }
             Ok(Sent {
@@ -533,11 +603,6 @@ pub extern "C" fn dat_parked_send(
             )),
             Ok(Sent { .. }) => Ok(()),
             Err(kept) => {
-                // The receiver has the lock of the function until it hangs up.
-                let until = RealClock::new().now() + HANG_UP_LIMIT;
-                if let Err(error) = kept.wait_for_receiver(until) {
-                    tracing::warn!(%error, "a receiver that has refused a handover");
-                }
                 let NotGiven {
                     descriptors, error, ..
                 } = kept;
@@ -545,7 +610,7 @@ pub extern "C" fn dat_parked_send(
                     snapshot,
                     descriptors,
                 };
-                put_back(parked, Handed::Parked(Bundle::new(kept)));
+                entry.put(Handed::Parked(Bundle::again(kept, names)));
                 Err(because_of(
                     state("the IA is not handed over: this process has it"),
                     &error,
@@ -571,10 +636,11 @@ pub unsafe extern "C" fn dat_offer_receive(
         given(offer, Subtype::Arg3)?;
         // SAFETY: contract OPEN.
         let socket = unsafe { duplicate(socket, Subtype::Arg1) }?;
+        let entry = Entry::new()?;
         let received = handover::receive(socket, deadline(timeout))
             .map_err(|error| handover_error(&error, "no IA was received"))?;
         // SAFETY: contract ROOM.
-        unsafe { put(offer, add(Handed::Offer(Box::new(received)))) };
+        unsafe { put(offer, entry.put(Handed::Offer(Box::new(received)))) };
         Ok(())
     })
 }
@@ -583,42 +649,22 @@ pub unsafe extern "C" fn dat_offer_receive(
 ///
 /// # Safety
 /// `async_evd_handle` and `ia_handle` are null or point to handles.
+#[expect(clippy::result_large_err, reason = "once in an adapter's life")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_offer_adopt(
     offer: DatHandle,
     async_evd_handle: *mut DatHandle,
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
-    call(|| {
-        let object = take(offer, Subtype::Handle1, is_offer)?;
-        if ia_handle.is_null() {
-            put_back(offer, object);
-            return Err(parameter(Subtype::Arg3));
+    let step = |object| match object {
+        Handed::Offer(offer) => adopt(*offer),
+        Handed::Claimed(bundle) => {
+            resume(bundle).map_err(|(left, error)| (left.map(Handed::Claimed), error))
         }
-        let (resumed, prepared) = match object {
-            Handed::Offer(offer) => adopt(*offer),
-            Handed::Claimed(parked) => resume(parked).map_err(|(left, error)| match left {
-                Handed::Parked(bundle) => (Handed::Claimed(bundle.parked), error),
-                other @ (Handed::Undecided(..)
-                | Handed::Receiver(_)
-                | Handed::Offer(_)
-                | Handed::Claimed(_)
-                | Handed::Stopped) => (other, error),
-            }),
-            left @ (Handed::Stopped
-            | Handed::Parked(_)
-            | Handed::Undecided(..)
-            | Handed::Receiver(_)) => Err((left, STOPPED)),
-        }
-        .map_err(|(left, error)| {
-            put_back(offer, left);
-            error
-        })?;
-        let handles = prepared.seat(resumed.ia)?;
-        // SAFETY: contract PASSED ON.
-        unsafe { show(handles, async_evd_handle, ia_handle) };
-        Ok(())
-    })
+        other @ (Handed::Parked(_) | Handed::Undecided(..) | Handed::Receiver(_)) => not_its(other),
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { go_on(offer, is_offer, step, async_evd_handle, ia_handle) }
 }
 
 /// Adopts an offer.
@@ -626,17 +672,19 @@ pub unsafe extern "C" fn dat_offer_adopt(
 /// # Errors
 /// What is left of the object, and the reason.
 #[expect(clippy::result_large_err, reason = "once in an adapter's life")]
-fn adopt(offer: Offer) -> Result<(Resumed, Prepared), Left> {
+fn adopt(offer: Offer) -> Step<Handed> {
     const CLAIM: &str = "the offer is not claimed";
     handover::adopt_if(offer, Prepared::new).map_err(|refused| match refused {
-        NotAdopted::Refused { offer, error } => (Handed::Offer(offer), resume_error(&error)),
+        NotAdopted::Refused { offer, error } => {
+            (Some(Handed::Offer(offer)), resume_error(&error, false))
+        }
         NotAdopted::Claim { offer, error } => {
-            let left = offer.map_or(Handed::Stopped, Handed::Offer);
-            (left, because_of(state(CLAIM), &error))
+            (offer.map(Handed::Offer), because_of(state(CLAIM), &error))
         }
         NotAdopted::Resume { parked, error } => {
-            let left = parked.map_or(Handed::Stopped, Handed::Claimed);
-            (left, resume_error(&error))
+            let why = resume_error(&error, parked.is_none());
+            let left = parked.map(|parked| Handed::Claimed(Bundle::new(parked)));
+            (left, why)
         }
     })
 }
@@ -654,11 +702,19 @@ pub unsafe extern "C" fn dat_offer_refuse(offer: DatHandle, reason: *const c_cha
             // SAFETY: the pointer is not null, so by contract TEXT it leads to a string.
             unsafe { CStr::from_ptr(reason) }.to_string_lossy()
         };
-        let is_offer = |object: &Handed| matches!(object, Handed::Offer(_));
-        if let Handed::Offer(offer) = take(offer, Subtype::Handle1, is_offer)? {
-            offer.claim.refuse(&reason);
+        match take(offer, Subtype::Handle1, is_offer)? {
+            (_used_up, Handed::Offer(offer)) => {
+                offer.claim.refuse(&reason);
+                Ok(())
+            }
+            // Only offers are taken.
+            (entry, claimed) => {
+                entry.put(claimed);
+                Err(state(
+                    "this process has claimed the offer: dat_offer_adopt goes on with it, dat_handover_free ends it",
+                ))
+            }
         }
-        Ok(())
     })
 }
 
@@ -667,8 +723,67 @@ pub unsafe extern "C" fn dat_offer_refuse(offer: DatHandle, reason: *const c_cha
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_handover_free(handed: DatHandle) -> DatReturn {
     call(|| {
-        let object = take(handed, Subtype::Handle1, |_| true)?;
+        let (entry, object) = take(handed, Subtype::Handle1, |_| true)?;
+        // The object is over when its handle is invalid.
         drop(object);
+        drop(entry);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::{null, null_mut};
+    use std::fs::File;
+
+    use super::*;
+
+    const INVALID_HANDLE: DatReturn = 0x8005_001a;
+    const INVALID_STATE: DatReturn = 0x8007_0000;
+
+    /// Returns a parked IA whose snapshot is none.
+    fn bundle() -> Bundle {
+        let file = File::open("/dev/null").expect("a file");
+        Bundle::new(Parked {
+            snapshot: b"no snapshot".to_vec(),
+            descriptors: vec![NamedFd {
+                name: "config".to_owned(),
+                fd: file.into(),
+            }],
+        })
+    }
+
+    #[test]
+    fn an_offer_that_was_claimed_is_adopted_again_or_freed_and_not_refused() {
+        let offer = Entry::new().expect("room").put(Handed::Claimed(bundle()));
+        let mut ia = null_mut();
+        for _ in 0..2 {
+            // SAFETY: contract ROOM for the handle.
+            let adopted = unsafe { dat_offer_adopt(offer, null_mut(), &raw mut ia) };
+            assert_eq!(adopted, parameter(Subtype::Arg1).code());
+            // SAFETY: the reason is null.
+            assert_eq!(unsafe { dat_offer_refuse(offer, null()) }, INVALID_STATE);
+        }
+        // SAFETY: contract ROOM for the handle.
+        let resumed = unsafe { dat_ia_resume(offer, null_mut(), &raw mut ia) };
+        assert_eq!(resumed, INVALID_HANDLE);
+        assert_eq!(dat_handover_free(offer), 0);
+        assert_eq!(dat_handover_free(offer), INVALID_HANDLE);
+    }
+
+    #[test]
+    fn the_names_of_descriptors_stay_where_they_are_in_any_order() {
+        let before = bundle();
+        let at = before.names[0].as_ptr();
+        let Bundle { mut parked, names } = before;
+        let other = parked.descriptors[0].fd.try_clone().expect("a duplicate");
+        let other = NamedFd {
+            name: "another".to_owned(),
+            fd: other,
+        };
+        parked.descriptors.insert(0, other);
+        let after = Bundle::again(parked, names);
+        assert_eq!(after.names[1].as_ptr(), at);
+        assert_eq!(after.names[0].as_c_str(), c"another");
+    }
 }

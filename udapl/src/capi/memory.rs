@@ -123,12 +123,23 @@ unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaM
     })
 }
 
-/// Allocates memory of the adapter.
-fn allocated(open: &Open, length: u64) -> DatResult<DmaMemory> {
-    let bytes = usize::try_from(length).map_err(|_| parameter(Subtype::Arg4))?;
-    if bytes == 0 {
-        return Err(parameter(Subtype::Arg4));
+/// Allocates memory of the adapter for a region. The region's arguments are checked first, because the memory is
+/// pinned.
+fn allocated(
+    open: &Open,
+    length: u64,
+    pz: PzHandle,
+    privileges: MemPrivFlags,
+) -> DatResult<DmaMemory> {
+    open.ia.pz_query(pz)?;
+    if !(MemPrivFlags::all() | MemPrivFlags::REMOTE_ATOMIC).contains(privileges) {
+        return Err(parameter(Subtype::Arg6));
     }
+    let most = open.ia.query().ia.max_lmr_block_size;
+    let bytes = usize::try_from(length).ok();
+    let Some(bytes) = bytes.filter(|_| (1..=most).contains(&length)) else {
+        return Err(parameter(Subtype::Arg4));
+    };
     crate::alloc(&open.ia, bytes).map_err(|error| {
         tracing::warn!(%error, "lmr_create");
         let refused = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
@@ -213,7 +224,7 @@ pub unsafe extern "C" fn dat_lmr_create(
                         let refused = parameter(Subtype::Arg10);
                         return Err(refused.because("registered_address is null"));
                     }
-                    let memory = allocated(open, length)?;
+                    let memory = allocated(open, length, pz, privileges)?;
                     let created = open.ia.lmr_create(memory, pz, privileges)?;
                     // CAST: the address is one of this process.
                     #[expect(clippy::cast_possible_truncation, reason = "64-bit pointers only")]

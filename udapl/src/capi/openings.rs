@@ -124,6 +124,8 @@ struct Opening {
     siblings: Arc<Siblings>,
     /// Number of instances that are open or being closed.
     count: usize,
+    /// Number of closes that have ended without a close, because the instance goes on.
+    gone_on: u64,
 }
 
 static OPEN: Mutex<Vec<Opening>> = Mutex::new(Vec::new());
@@ -202,8 +204,9 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
             let name = one.adapter.name().to_owned();
             return Err(dat_error(OpenError::InUse { name }));
         }
-        let siblings = Arc::clone(&one.siblings);
-        let closing = |openings: &mut Vec<Opening>| openings.iter().any(|one| one.is(&siblings));
+        let (siblings, gone_on) = (Arc::clone(&one.siblings), one.gone_on);
+        let is_closing = |one: &Opening| one.is(&siblings) && one.gone_on == gone_on;
+        let closing = |openings: &mut Vec<Opening>| openings.iter().any(is_closing);
         let waited = CLOSED.wait_timeout_while(openings, PATIENCE, closing);
         let (list, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         openings = list;
@@ -225,6 +228,7 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
         adapter: opened,
         siblings,
         count: 1,
+        gone_on: 0,
     });
     Ok((adapter, first))
 }
@@ -346,17 +350,17 @@ impl Closing {
         Self(Some(Arc::clone(&instance.siblings)))
     }
 
-    /// Ends the close of an adapter's only instance, which goes on: as `ia`, and with a new list of instances.
-    pub(super) fn go_on(mut self, ia: &Ia, siblings: &Arc<Siblings>) {
-        let Some(before) = self.0.take() else {
+    /// Ends the close of an instance that goes on, as `ia`. The list of instances stays, because another thread may
+    /// have opened an instance meanwhile. The caller adds the instance to the list again ([`join`]).
+    pub(super) fn go_on(mut self, ia: &Ia) {
+        let Some(siblings) = self.0.take() else {
             return;
         };
-        for one in openings().iter_mut().filter(|one| one.is(&before)) {
+        for one in openings().iter_mut().filter(|one| one.is(&siblings)) {
             // A parking that was cancelled late has made the adapter anew.
             one.adapter = crate::Adapter::of(ia);
-            one.siblings = Arc::clone(siblings);
+            one.gone_on += 1;
         }
-        before.end();
         CLOSED.notify_all();
     }
 }

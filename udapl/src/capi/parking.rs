@@ -18,28 +18,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dat_core::{
-    CnoHandle, CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype,
-};
+use dat_core::{CnoHandle, CrHandle, DatError, DatResult, EpHandle, HandleType};
 use driver::Interrupt;
 
 use super::adapter::{Adapter, AsyncEvd, Instance, Names, Open, Siblings, find, guard};
 use super::call::look_up;
+use super::error::state;
 use super::last_error::because_of;
 use super::openings::{self, Closing};
 use super::records::{Address, Records, Region, Request};
 use super::siblings::interrupt;
 use super::sleep::Sleep;
-use super::table::{IaName, KINDS, Named, Withdrawn, handle_of};
+use super::table::{
+    IaName, KINDS, Named, Withdrawn, handle_of, is_valid, next_serial, pass_serials,
+};
 use super::types::DatHandle;
 use super::words::{Name, RegionWords, Words};
 use crate::Ia;
 use crate::handover::{self, Parked};
-
-/// Returns the error of a state in which an instance cannot be parked, or a snapshot cannot be resumed.
-const fn state(why: &'static str) -> DatError {
-    DatError::new(ReturnType::InvalidState, Subtype::None).because(why)
-}
 
 /// Parks an instance. `own` are the program's own bytes.
 ///
@@ -49,9 +45,9 @@ const fn state(why: &'static str) -> DatError {
 pub(super) fn park(ia_handle: DatHandle, own: &[u8]) -> DatResult<Parked> {
     let (adapter, name) = look_up::<IaName>(ia_handle)?;
     // What the instance needs to go on comes first.
-    let (notify, siblings) = (interrupt()?, Siblings::new()?);
+    let notify = interrupt()?;
     let (open, handles) = adapter.take_whole(name, may_park)?;
-    let words = words(&open, &handles, own).write();
+    let words = words(&open, &handles).write(own);
     let Open {
         ia,
         names,
@@ -81,8 +77,7 @@ pub(super) fn park(ia_handle: DatHandle, own: &[u8]) -> DatResult<Parked> {
                     &sentence,
                 ));
             };
-            closing.go_on(&ia, &siblings);
-            instance.siblings = Arc::clone(&siblings);
+            closing.go_on(&ia);
             let open = Open {
                 sleep: Arc::new(Sleep::new(&ia)),
                 ia,
@@ -117,6 +112,9 @@ fn may_park(open: &Open) -> DatResult<()> {
             "a CNO has an agent: remove it before the parking (dat_cno_modify_agent)",
         ));
     }
+    if open.instance.is_about_to_call() {
+        return Err(state("an agent is about to be called"));
+    }
     // A waiting thread has a clone from the call in which its wait begins.
     if Arc::strong_count(&open.sleep) != 1 {
         return Err(state("a thread waits in the instance"));
@@ -125,7 +123,7 @@ fn may_park(open: &Open) -> DatResult<()> {
 }
 
 /// Describes what C knows of an instance. `handles` are those that are valid.
-fn words(open: &Open, handles: &Withdrawn, own: &[u8]) -> Words {
+fn words(open: &Open, handles: &Withdrawn) -> Words {
     let Instance {
         handle,
         async_evd,
@@ -157,18 +155,20 @@ fn words(open: &Open, handles: &Withdrawn, own: &[u8]) -> Words {
     }
     Words {
         ia: *handle,
+        next_serial: next_serial(),
         thread_safe: *thread_safe,
         has_async_evd: *async_evd == AsyncEvd::Own,
         local: local.ip(),
         names,
         regions: regions.collect(),
-        state: own.to_vec(),
     }
 }
 
 /// What an instance needs that is going to be resumed: its words, the places of its handles, and its interrupt.
 pub(super) struct Prepared {
     words: Words,
+    names: Names,
+    state: Box<[u8]>,
     handles: Withdrawn,
     notify: Interrupt,
     siblings: Arc<Siblings>,
@@ -180,7 +180,7 @@ impl Prepared {
     /// # Errors
     /// The reason: these are no words, or the process has another object with one of the handles, or no eventfd.
     pub(super) fn new(words: &[u8]) -> Result<Self, String> {
-        let words = Words::read(words)?;
+        let (words, own) = Words::read(words)?;
         let handles = Withdrawn::reserve(words.handles()).map_err(|handle| {
             format!(
                 "the process has another object at the place of handle {handle:#x}: resume before anything is opened"
@@ -192,6 +192,8 @@ impl Prepared {
         };
         let (notify, siblings) = prepared().map_err(|error: DatError| error.to_string())?;
         Ok(Self {
+            names: words.names(is_valid::<Adapter>),
+            state: own.into(),
             words,
             handles,
             notify,
@@ -207,12 +209,20 @@ impl Prepared {
     pub(super) fn seat(self, ia: Ia) -> DatResult<(DatHandle, Option<DatHandle>)> {
         let Self {
             words,
+            mut names,
+            state,
             handles,
             notify,
             siblings,
         } = self;
         let name = IaName::fresh();
-        let names = words.names();
+        pass_serials(words.next_serial);
+        // Another instance may have got the handle of a freed object since.
+        for (_, handle) in names.0.iter_mut().flatten() {
+            if !handles.contains(*handle) && is_valid::<Adapter>(*handle) {
+                *handle = 0;
+            }
+        }
         let mut records = Records::new(&ia);
         records.regions = words.regions.into_iter().map(region).collect();
         records.requests = requests(&ia, &names);
@@ -232,7 +242,7 @@ impl Prepared {
                 local: Address::new(words.local),
                 siblings,
                 watch: None,
-                state: words.state.into(),
+                state,
                 _entry: None,
             },
             ia,
@@ -322,4 +332,44 @@ pub(super) fn own_bytes(ia_handle: DatHandle) -> DatResult<(usize, *const u8)> {
         let own = &open.instance.state;
         Ok((own.len(), own.as_ptr()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dat_core::{CloseFlags, ReturnType};
+
+    use super::super::dat_ia_close;
+    use super::super::instance::{Wanted, WantedEvd};
+    use super::*;
+    use crate::OpenOptions;
+
+    /// Another thread is about to register its instance of the adapter when the parking is refused.
+    #[test]
+    fn an_instance_that_is_not_parked_stays_in_the_list_of_the_others() {
+        let wanted = || Wanted {
+            async_evd: WantedEvd::New(8),
+            thread_safe: false,
+            entry: None,
+        };
+        let opened = openings::open("sim:not-parked-beside-an-opening", wanted());
+        let (adapter, first) = opened.expect("an adapter");
+        let looked = adapter.with_instance(first, |open| {
+            let siblings = Arc::clone(&open.instance.siblings);
+            let another = crate::Adapter::of(&open.ia).instance(OpenOptions::default().ia);
+            Ok((open.ia_handle(), siblings, another))
+        });
+        let (handle, siblings, another) = looked.expect("it is open");
+        let another = another.expect("another instance");
+        let refused = park(handle, b"").expect_err("there are two instances");
+        assert_eq!(refused.return_type(), ReturnType::InvalidState);
+        let adopted = openings::adopt(another, &wanted(), Arc::clone(&siblings));
+        let (adapter, second) = adopted.expect("an instance");
+        let names = |but| siblings.others(but).into_iter().map(|one| one.ia);
+        assert_eq!(names(second).collect::<Vec<_>>(), [first]);
+        assert_eq!(names(first).collect::<Vec<_>>(), [second]);
+        let other = adapter.with_instance(second, |open| Ok(open.ia_handle()));
+        let abrupt = CloseFlags::Abrupt as u32;
+        assert_eq!(dat_ia_close(other.expect("it is open"), abrupt), 0);
+        assert_eq!(dat_ia_close(handle, abrupt), 0);
+    }
 }

@@ -166,7 +166,7 @@ fn place<A: Holder, H: Named>(handle: u64) -> Option<(&'static A, &'static Place
     if !place.holds(handle) {
         return None;
     }
-    // SAFETY: the pointer in a place is null or was made of a `&'static A` (`Reserved::fill`).
+    // SAFETY: the pointer in a place is null or was made of a `&'static A` (`Reserved::fill`, `Withdrawn::fill`).
     let holder = unsafe { place.adapter().as_ref() }?;
     Some((holder, place))
 }
@@ -249,16 +249,28 @@ impl<H: Named> Drop for Reserved<H> {
     }
 }
 
-/// Frees a handle, which is invalid from now on. Does nothing if the handle is not valid.
-pub(super) fn free_handle<A: Holder>(handle: u64) {
-    if handle == 0 {
-        return;
-    }
+/// Empties the place of a handle, if the handle is valid and its object belongs to this instance.
+fn clear<A: Holder>(handle: u64, owner: IaName) -> bool {
     let (kind, at) = place_of(handle);
-    let Some(places) = A::places_of(kind) else {
-        return;
-    };
-    if places.0[at].clear(handle) {
+    // Handles are never reused. So the place has this owner, or another handle, as long as the handle is valid.
+    handle != 0
+        && A::places_of(kind).is_some_and(|places| {
+            let place = &places.0[at];
+            place.holds(handle) && place.owner() == owner.0 && place.clear(handle)
+        })
+}
+
+/// Returns whether a handle is that of an object.
+pub(super) fn is_valid<A: Holder>(handle: u64) -> bool {
+    let (kind, at) = place_of(handle);
+    A::places_of(kind).is_some_and(|places| places.0[at].holds(handle))
+}
+
+/// Frees a handle of an instance, which is invalid from now on. Does nothing if the handle is not valid, or is that of
+/// another instance's object.
+pub(super) fn free_handle<A: Holder>(handle: u64, owner: IaName) {
+    let (kind, at) = place_of(handle);
+    if clear::<A>(handle, owner) {
         // CAST: `at` is less than PER_KIND.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
         Free::give(&FREE[kind], at as u32);
@@ -272,38 +284,35 @@ pub(super) struct Withdrawn {
 }
 
 impl Withdrawn {
-    /// Empties the places of all valid handles among these. The handles are invalid from now on.
-    pub(super) fn withdraw<A: Holder>(handles: impl Iterator<Item = u64>) -> Self {
-        let is_valid = |handle: &u64| {
-            let (kind, at) = place_of(*handle);
-            *handle != 0 && A::places_of(kind).is_some_and(|places| places.0[at].clear(*handle))
-        };
+    /// Empties the places of all valid handles of an instance among these. The handles are invalid from now on.
+    pub(super) fn withdraw<A: Holder>(handles: impl Iterator<Item = u64>, owner: IaName) -> Self {
         Self {
-            handles: handles.filter(is_valid).collect(),
+            handles: handles
+                .filter(|handle| clear::<A>(*handle, owner))
+                .collect(),
         }
     }
 
-    /// Takes the places of handles that another process has given out. No later handle of this process is equal to one
-    /// of them.
+    /// Takes the places of handles that another process has given out. [`pass_serials`] comes before the handles are
+    /// assigned.
     ///
     /// # Errors
     /// The first of the handles whose place is in use, or that no process has given out.
     pub(super) fn reserve(handles: impl Iterator<Item = u64>) -> Result<Self, u64> {
         let mut wanted = BTreeSet::new();
         let mut places: [BTreeSet<u32>; KINDS] = Default::default();
-        let mut highest = 0;
         for handle in handles {
             let (kind, at) = place_of(handle);
             // CAST: `at` is less than PER_KIND.
             #[expect(clippy::cast_possible_truncation, reason = "masked")]
             let at = at as u32;
             let is_ours = handle & OURS != 0 && handle & ((1 << PLACE_SHIFT) - 1) == 0;
-            let places = places.get_mut(kind).filter(|_| is_ours && at != 0);
+            let is_likely = is_ours && at != 0 && serial_of(handle) < SERIALS;
+            let places = places.get_mut(kind).filter(|_| is_likely);
             // Two handles with one place are not of one moment.
             if !places.is_some_and(|places| places.insert(at)) {
                 return Err(handle);
             }
-            highest = highest.max((handle & !OURS) >> SERIAL_SHIFT);
             wanted.insert(handle);
         }
         // If a later kind is refused, dropping this value gives the places of earlier kinds back.
@@ -319,7 +328,6 @@ impl Withdrawn {
             }
             all.handles.extend(wanted.iter().filter(of_kind));
         }
-        SERIAL.fetch_max(highest + 1, Ordering::Relaxed);
         Ok(all)
     }
 
@@ -360,6 +368,25 @@ impl Drop for Withdrawn {
     }
 }
 
+/// Number of serial numbers that a process takes over. There are twice as many, so the process that takes them over has
+/// as many left.
+pub(super) const SERIALS: u64 = 1 << 36;
+
+/// Returns the serial number in a handle.
+pub(super) const fn serial_of(handle: u64) -> u64 {
+    (handle & !OURS) >> SERIAL_SHIFT
+}
+
+/// Returns a number above the serial numbers of all handles that this process has given out.
+pub(super) fn next_serial() -> u64 {
+    SERIAL.load(Ordering::Relaxed)
+}
+
+/// Passes the serial numbers below `next`: no later handle of this process has one of them.
+pub(super) fn pass_serials(next: u64) {
+    SERIAL.fetch_max(next.min(SERIALS), Ordering::Relaxed);
+}
+
 /// Number of the kind in handles that are in no place.
 const NO_KIND: u64 = 15;
 
@@ -396,9 +423,6 @@ mod tests {
         let both = [rsp(last, 5), cno, rsp(last - 2, 1 << 30)];
         let first = Withdrawn::reserve(both.into_iter()).expect("free places");
         assert!(both.iter().all(|handle| first.contains(*handle)));
-        // Its serial number is higher than any that this process had given out.
-        let (later, highest) = (fresh_number(), rsp(last - 2, 1 << 30));
-        assert!((later & !OURS) >> SERIAL_SHIFT > (highest & !OURS) >> SERIAL_SHIFT);
         // One place is in use, so the other one stays free.
         let two = [rsp(last - 1, 6), rsp(last, 7)];
         assert_eq!(Withdrawn::reserve(two.into_iter()).err(), Some(two[1]));
@@ -418,13 +442,36 @@ mod tests {
         let place = PER_KIND as u64 - 9;
         let rmr = handle_at(HandleType::Rmr, place, 1);
         let no_kind = OURS | 11 << KIND_SHIFT | place << PLACE_SHIFT;
-        for wrong in [0, 1, rmr & !OURS, rmr | 1, no_kind, fresh_number(), OURS] {
+        let (last, beyond) = (SERIALS - 1, handle_at(HandleType::Rmr, place + 1, SERIALS));
+        for wrong in [
+            0,
+            1,
+            rmr & !OURS,
+            rmr | 1,
+            no_kind,
+            fresh_number(),
+            OURS,
+            beyond,
+        ] {
             let all = [rmr, wrong].into_iter();
             assert_eq!(Withdrawn::reserve(all).err(), Some(wrong), "{wrong:#x}");
         }
         let twice = [rmr, rmr | 1 << SERIAL_SHIFT << 1];
         assert_eq!(Withdrawn::reserve(twice.into_iter()).err(), Some(twice[1]));
         assert!(Withdrawn::reserve([rmr].into_iter()).is_ok());
+        // A refused or dropped reservation passes no serial number.
+        let rmr = handle_at(HandleType::Rmr, place, last);
+        assert!(Withdrawn::reserve([rmr].into_iter()).is_ok());
+        assert!(next_serial() < last);
+    }
+
+    #[test]
+    fn no_later_handle_has_a_serial_number_that_was_passed() {
+        pass_serials(1 << 30);
+        assert!(serial_of(fresh_number()) >= 1 << 30);
+        // A number that no process has used up does not use them up here.
+        pass_serials(0);
+        assert!(serial_of(fresh_number()) > 1 << 30);
     }
 
     #[test]

@@ -46,6 +46,13 @@ impl<T> Upcalls<T> {
         core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns whether no work is queued.
+    #[cfg_attr(test, allow(dead_code, reason = "the models do not ask"))]
+    pub(super) fn is_empty(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Ends the queue and wakes the thread. No work may be queued afterwards.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);

@@ -74,6 +74,11 @@ impl Watch {
         })
     }
 
+    /// Returns whether calls are queued that the thread has not taken.
+    pub(super) fn is_about_to_call(&self) -> bool {
+        !self.upcalls.is_empty()
+    }
+
     pub(super) fn upcalls(&self) -> Arc<Upcalls<Call>> {
         Arc::clone(&self.upcalls)
     }

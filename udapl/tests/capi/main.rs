@@ -6,6 +6,7 @@
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
 
+mod allocated;
 mod calls;
 mod counters;
 mod dat2;

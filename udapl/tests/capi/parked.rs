@@ -7,15 +7,20 @@
 use std::ffi::{CStr, CString, c_char};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use driver::{Clock, RealClock};
-use udapl::capi::types::{CAgent, CEvent, CLmrParam, CNamedFd, CRegionDescription, DatHandle};
+use udapl::capi::types::{
+    CAgent, CEvdParam, CEvent, CLmrParam, CNamedFd, CRegionDescription, DatHandle,
+};
 use udapl::capi::*;
 use udapl::memory::LmrTriplet;
 
@@ -269,6 +274,27 @@ fn contents(parked: DatHandle) -> Contents {
     (bytes.to_vec(), named.collect())
 }
 
+/// Returns the pointers that a query returns: those of the snapshot and of the names.
+fn pointers(parked: DatHandle) -> (usize, Vec<usize>) {
+    let (mut bytes, mut count): (*const std::ffi::c_void, _) = (null(), 0);
+    let nothing = CNamedFd {
+        name: null(),
+        fd: -1,
+    };
+    let mut fds = [nothing; 64];
+    ok!(dat_parked_query(
+        parked,
+        &raw mut bytes,
+        null_mut(),
+        64,
+        fds.as_mut_ptr(),
+        &raw mut count
+    ));
+    let count = usize::try_from(count).expect("a count");
+    let names = fds[..count].iter().map(|named| named.name.addr());
+    (bytes.addr(), names.collect())
+}
+
 fn create((bytes, fds): &Contents) -> Result<DatHandle, u32> {
     let fds: Vec<CNamedFd> = fds
         .iter()
@@ -454,6 +480,10 @@ fn wrong_arguments_are_refused_by_their_place_and_change_nothing() {
     );
     assert_eq!(c!(dat_ia_park(ia, -1, at, to)), INVALID_PARAMETER + 2);
     assert_eq!(c!(dat_ia_park(ia, 1, null(), to)), INVALID_PARAMETER + 3);
+    let long = vec![0; (16 << 20) + 1];
+    let bytes = i32::try_from(long.len()).expect("a count");
+    let refused = c!(dat_ia_park(ia, bytes, long.as_ptr().cast(), to));
+    assert_eq!(refused, INVALID_PARAMETER + 2);
     one.greet(&peer, b'x');
     ok!(dat_ia_state(ia, null_mut(), null_mut()));
     assert_eq!(own_bytes(ia), b"");
@@ -502,6 +532,7 @@ fn wrong_arguments_are_refused_by_their_place_and_change_nothing() {
     done!(dat_handover_free(wrong));
     let wrong = without(&fds[1..]).expect("bytes and descriptors");
     assert_eq!(resume(wrong), Err(INVALID_STATE));
+    assert!(why().contains("is missing"), "{}", why());
     done!(dat_handover_free(wrong));
     // A descriptor of another file under a known name.
     let null_device = File::open("/dev/null").expect("a file");
@@ -509,6 +540,7 @@ fn wrong_arguments_are_refused_by_their_place_and_change_nothing() {
     others[0].1 = null_device.as_raw_fd();
     let wrong = without(&others).expect("bytes and descriptors");
     assert_eq!(resume(wrong), Err(INVALID_STATE));
+    assert!(why().contains("it was inode"), "{}", why());
     done!(dat_handover_free(wrong));
 
     // Handles of another kind, and an IA that is in use.
@@ -520,8 +552,10 @@ fn wrong_arguments_are_refused_by_their_place_and_change_nothing() {
     );
     assert_eq!(c!(dat_offer_refuse(copy, null())), INVALID_HANDLE | 26);
     assert_eq!(resume(parked).expect("unchanged")[1], ia);
+    let before = pointers(copy);
     assert_eq!(resume(copy), Err(INVALID_STATE));
     assert!(why().contains("the place of handle"), "{}", why());
+    assert_eq!(pointers(copy), before, "what a query has returned");
     done!(dat_handover_free(copy));
     one.greet(&peer, b'x');
 }
@@ -566,6 +600,46 @@ fn an_offer_that_is_refused_returns_to_its_process_with_the_reason() {
             c!(dat_offer_refuse(offer, reason.as_ptr())),
             INVALID_HANDLE | 26
         );
+        there
+    });
+    let mut receiver = null_mut();
+    ok!(dat_receiver_await(
+        here.as_raw_fd(),
+        PATIENCE,
+        &raw mut receiver
+    ));
+    let parked = park(ia).expect("it can be parked");
+    let before = pointers(parked);
+    assert_eq!(dat_parked_send(parked, receiver, PATIENCE), INVALID_STATE);
+    assert!(why().contains("not on a Sunday"), "{}", why());
+    assert_eq!(pointers(parked), before, "what a query has returned");
+    // The send does not wait until the other end is closed.
+    drop(refuses.join().expect("it refuses"));
+    // The receiver was used up, and the IA was not.
+    assert_eq!(
+        dat_parked_send(parked, receiver, PATIENCE),
+        INVALID_HANDLE | 27
+    );
+    assert_eq!(resume(parked).expect("unchanged")[1], ia);
+    one.greet(&peer, b'x');
+}
+
+/// The sender has stopped waiting, and has the IA. So the offer is used up.
+#[test]
+fn an_offer_that_is_adopted_too_late_is_refused_for_good() {
+    let served = Served::new();
+    let [one, peer] = Side::pair(&served);
+    let ia = one.world.ia;
+    let [here, there] = <[UnixStream; 2]>::from(UnixStream::pair().expect("sockets"));
+    let receives = std::thread::spawn(move || {
+        let mut offer = null_mut();
+        ok!(dat_offer_receive(
+            there.as_raw_fd(),
+            PATIENCE,
+            &raw mut offer
+        ));
+        there.shutdown(Shutdown::Both).expect("a socket");
+        offer.addr()
     });
     let mut receiver = null_mut();
     ok!(dat_receiver_await(
@@ -575,15 +649,81 @@ fn an_offer_that_is_refused_returns_to_its_process_with_the_reason() {
     ));
     let parked = park(ia).expect("it can be parked");
     assert_eq!(dat_parked_send(parked, receiver, PATIENCE), INVALID_STATE);
-    assert!(why().contains("not on a Sunday"), "{}", why());
-    refuses.join().expect("it refuses");
-    // The receiver was used up, and the IA was not.
-    assert_eq!(
-        dat_parked_send(parked, receiver, PATIENCE),
-        INVALID_HANDLE | 27
-    );
+    assert!(why().contains("hung up"), "{}", why());
+    let offer = without_provenance_mut(receives.join().expect("it receives"));
+    let adopt = || {
+        let mut ia = null_mut();
+        c!(dat_offer_adopt(offer, null_mut(), &raw mut ia))
+    };
+    assert_eq!(adopt(), INVALID_STATE);
+    assert!(why().contains("not claimed"), "{}", why());
+    assert_eq!(adopt(), INVALID_HANDLE | 26);
+    assert_eq!(dat_handover_free(offer), INVALID_HANDLE | 26);
     assert_eq!(resume(parked).expect("unchanged")[1], ia);
     one.greet(&peer, b'x');
+}
+
+/// An agent of the test: it says that it runs, waits until it may go on, and tells its EVD.
+struct Slow {
+    runs: Sender<()>,
+    goes_on: Mutex<Receiver<()>>,
+    told: Sender<usize>,
+}
+
+/// # Safety
+/// `data` points to a [`Slow`].
+unsafe extern "C" fn slow(data: *mut std::ffi::c_void, evd: DatHandle) {
+    // SAFETY: the test passes one that outlives the agent.
+    let slow = unsafe { &*data.cast::<Slow>() };
+    slow.runs.send(()).expect("the test listens");
+    let goes_on = slow.goes_on.lock().expect("no panic");
+    goes_on.recv().expect("the test lets it go on");
+    slow.told.send(evd.addr()).expect("the test listens");
+}
+
+#[test]
+fn an_agent_that_is_about_to_be_called_gets_its_evd_if_the_ia_is_not_parked() {
+    let world = World::new(false);
+    let (runs, running) = channel();
+    let (go, goes_on) = channel();
+    let (told, tells) = channel();
+    let slow_one = Slow {
+        runs,
+        goes_on: Mutex::new(goes_on),
+        told,
+    };
+    let agent = CAgent {
+        instance_data: (&raw const slow_one).cast_mut().cast(),
+        proxy_agent_func: Some(slow),
+    };
+    let [mut cno, mut evd] = [null_mut(); 2];
+    ok!(dat_cno_create(world.ia, agent, &raw mut cno));
+    ok!(dat_evd_create(world.ia, 8, cno, 1, &raw mut evd));
+    ok!(dat_cno_modify_agent(world.cno, agent));
+    done!(dat_evd_modify_cno(world.evd, world.cno));
+    post(world.evd, 1);
+    running.recv().expect("the first agent");
+    // The thread that calls agents is busy, so this call waits.
+    post(evd, 2);
+    let ia = world.ia.addr();
+    let refused = std::thread::scope(|scope| {
+        // The world's memory is lent, so the IA cannot be parked.
+        let parks =
+            scope.spawn(move || park(without_provenance_mut(ia)).map(|parked| parked.addr()));
+        let mut pz = null_mut();
+        while !parks.is_finished() && c!(dat_pz_create(world.ia, &raw mut pz)) == 0 {
+            done!(dat_pz_free(pz));
+            std::thread::yield_now();
+        }
+        for _ in 0..2 {
+            go.send(()).expect("an agent waits for it");
+        }
+        parks.join().expect("no panic")
+    });
+    assert_eq!(refused, Err(INVALID_STATE));
+    let agents = [(); 2].map(|()| tells.recv().expect("an agent"));
+    assert_eq!(agents, [world.evd.addr(), evd.addr()]);
+    done!(dat_ia_close(world.ia, ABRUPT));
 }
 
 /// Program of the next process: takes an IA over, whose handles are in the program's own data, and answers a message.
@@ -619,6 +759,18 @@ fn the_next_process() {
         virtual_address: region.registered_address,
         segment_length: MESSAGE as u64,
     };
+    // The old process had freed two EVDs. Their handles are those of nothing, and so they stay.
+    let freed = [4, 5].map(handle);
+    let is_there = |evd| {
+        let mut param: CEvdParam = zeros();
+        c!(dat_evd_query(evd, 0, &raw mut param)) == 0
+    };
+    let mut made = [null_mut(); 2];
+    for evd in &mut made {
+        ok!(dat_evd_create(ia, 8, null_mut(), 1, evd));
+    }
+    assert!(made.into_iter().all(is_there));
+    assert!(!freed.into_iter().any(is_there));
     assert_eq!(completed(evd, ep), 31);
     ok!(dat_ep_post_send(ep, 1, &raw const local, 32, 0));
     assert_eq!(completed(evd, ep), 32);
@@ -649,7 +801,15 @@ fn an_ia_goes_to_the_next_process_with_a_message_on_its_way() {
     };
     one.receive(31);
     let World { ia, evd, ep, .. } = one.world;
-    let known = [ia, evd, ep, one.region.lmr].map(|it| (it.addr() as u64).to_be_bytes());
+    let mut freed = [null_mut(); 2];
+    for evd in &mut freed {
+        ok!(dat_evd_create(ia, 8, null_mut(), 1, evd));
+    }
+    for evd in freed {
+        done!(dat_evd_free(evd));
+    }
+    let known = [ia, evd, ep, one.region.lmr, freed[0], freed[1]];
+    let known = known.map(|it| (it.addr() as u64).to_be_bytes());
     let known = known.concat();
     let (mut receiver, mut parked) = (null_mut(), null_mut());
     ok!(dat_receiver_await(

@@ -9,7 +9,7 @@ use driver::Interrupt;
 
 use super::adapter::{Adapter, find_owned};
 use super::gate::Gate;
-use super::table::{self, IaName, Reserved, handle_of};
+use super::table::{self, IaName, Reserved, Withdrawn, handle_of};
 use super::upcalls::Upcalls;
 
 /// Number of iterations; fewer under Miri, which is slow.
@@ -36,7 +36,7 @@ fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
                 if number % 2 == 0 {
                     thread::yield_now();
                 }
-                table::free_handle::<Adapter>(handle);
+                table::free_handle::<Adapter>(handle, owner);
             }
             over.store(true, Ordering::Release);
         });
@@ -55,6 +55,21 @@ fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
     });
     let last = newest.into_inner();
     assert!(last != 0 && find_owned::<PzHandle>(handle_of(last)).is_none());
+}
+
+/// The lists of a resumed instance come from another process, and may name handles of others.
+#[test]
+fn an_instance_frees_and_withdraws_no_handle_of_another_instance() {
+    let (adapter, owner, other) = (Adapter::idle(false), IaName::fresh(), IaName::fresh());
+    let reserved = Reserved::<PzHandle>::new().expect("a place");
+    let handle = reserved.handle();
+    reserved.fill(adapter, owner, PzHandle::from_raw(key(handle), 1));
+    let is_there = || find_owned::<PzHandle>(handle_of(handle)).is_some();
+    table::free_handle::<Adapter>(handle, other);
+    let withdrawn = Withdrawn::withdraw::<Adapter>([handle].into_iter(), other);
+    assert!(is_there() && !withdrawn.contains(handle));
+    let withdrawn = Withdrawn::withdraw::<Adapter>([handle].into_iter(), owner);
+    assert!(!is_there() && withdrawn.contains(handle));
 }
 
 #[test]
