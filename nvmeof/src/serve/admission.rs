@@ -204,13 +204,17 @@ impl Admission {
             self.room.refused_guests += 1;
             return None;
         }
+        Some(self.add_guest(source))
+    }
+
+    fn add_guest(&mut self, source: IpAddr) -> Share {
         self.room.guests += 1;
         let id = self.add_queue((true, Party::Source(source)));
-        Some(Share {
+        Share {
             class: Class::Guest,
             source: id,
             owner: Owner { id, is_guest: true },
-        })
+        }
     }
 
     /// Turns a guest that occupies `held` slots into a queue of a host. Returns false if the entries are not free, or
@@ -256,13 +260,14 @@ impl Admission {
     /// Adds the quota of a queue of a resumed worker: of a guest, or of a host's queue with so many entries. The fair
     /// share of a party was checked when the queue became the host's. `None` if the queue exceeds what is there.
     pub(super) fn resume(&mut self, source: IpAddr, host: Option<(&Party, u32)>) -> Option<Share> {
-        let mut share = self.admit_guest(source)?;
         let Some((party, entries)) = host else {
-            return Some(share);
+            return self.admit_guest(source);
         };
         if !self.has_entries(entries) {
             return None;
         }
+        // It is a guest for no moment that counts, so the maximum number of guests does not limit it.
+        let mut share = self.add_guest(source);
         let id = self.add_queue((false, party.clone()));
         self.become_host(&mut share, id, entries);
         Some(share)
@@ -373,6 +378,18 @@ mod tests {
             there.release_share(&share);
         }
         admitted.then_some(share)
+    }
+
+    #[test]
+    fn a_queue_of_a_host_is_resumed_beside_the_maximum_number_of_guests() {
+        let mut there = Admission::new(1000);
+        for _ in 0..GUESTS {
+            assert!(there.resume(source(1), None).is_some());
+        }
+        assert!(there.resume(source(1), None).is_none());
+        let host = host(1);
+        assert!(there.resume(source(1), Some((&host, 128))).is_some());
+        assert!(there.resume(source(1), None).is_none());
     }
 
     /// The credits of all connections never exceed the slots, whatever the order of admissions, and all credits are

@@ -68,11 +68,17 @@ impl Running<'_> {
 }
 
 impl Target {
-    /// Queues a step for the thread, and starts the thread if none runs. Returns the step if too many are queued.
+    /// Queues a step for the thread, and starts the thread if none runs. Returns the step if too many are queued, or
+    /// the target is held.
     fn submit_job(&self, job: Job) -> Result<(), Box<AuthStep>> {
         let owner = job.step.who();
         let begins = self.waiting().with(|waiting| {
-            let put = waiting.lanes.put(owner, job);
+            // `hold` empties the lanes after it has begun.
+            let put = if self.is_held() {
+                Err(job)
+            } else {
+                waiting.lanes.put(owner, job)
+            };
             put.map(|()| !core::mem::replace(&mut waiting.has_thread, true))
         });
         let begins = begins.map_err(|job| job.step)?;

@@ -91,6 +91,22 @@ impl Inbox {
         core::mem::take(&mut messages.waiting)
     }
 
+    /// Returns whether a message waits that nothing repeats. An event request that can be answered has its message
+    /// again when the model is resumed.
+    pub(super) fn must_be_read(&self) -> bool {
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.waiting.iter().any(|message| match message {
+            Message::Reset(..)
+            | Message::Over(_)
+            | Message::Queue(_)
+            | Message::Authenticated { .. }
+            | Message::Fence(_)
+            | Message::Locked(_)
+            | Message::Stop => true,
+            Message::Event(_) | Message::Unlocked | Message::Hold => false,
+        })
+    }
+
     pub(super) fn take(&self) -> VecDeque<Message> {
         if !self.has_some.load(Ordering::Acquire) {
             return VecDeque::new();

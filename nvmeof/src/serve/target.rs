@@ -63,6 +63,12 @@ pub enum TargetParkError {
         /// Number of the worker.
         worker: WorkerId,
     },
+    /// A parked worker has messages, which the next process would not get. The worker is resumed and parked again.
+    #[error("parked worker {worker} has messages: it must be resumed, and parked again")]
+    Messages {
+        /// Number of the worker.
+        worker: WorkerId,
+    },
     /// The model cannot be parked.
     #[error("{0}")]
     Model(#[from] ModelParkError),
@@ -206,7 +212,11 @@ impl Target {
     /// [`Worker::run_or_pause`](super::Worker::run_or_pause) returns when all workers are quiet. If a disk or a host
     /// delays that for too long, the caller releases the target.
     pub fn hold(&self) {
-        lock(&self.0.hold).is_on = true;
+        let mut hold = lock(&self.0.hold);
+        if !core::mem::replace(&mut hold.is_on, true) {
+            hold.quiet.clear();
+        }
+        drop(hold);
         self.abandon_waiting();
         self.announce(&Message::Hold);
     }
@@ -226,9 +236,13 @@ impl Target {
         lock(&self.0.hold).is_on
     }
 
-    /// Records that a worker is quiet. If it was the last one, all workers are notified.
+    /// Records that a worker is quiet, if the target is held. If it was the last one, all workers are notified.
     pub(super) fn report_quiet(&self, worker: WorkerId) {
-        if lock(&self.0.hold).quiet.insert(worker) && self.is_all_quiet() {
+        let mut hold = lock(&self.0.hold);
+        // The worker may not have heard yet that the hold is over.
+        let is_new = hold.is_on && hold.quiet.insert(worker);
+        drop(hold);
+        if is_new && self.is_all_quiet() {
             self.announce(&Message::Hold);
         }
     }
@@ -246,13 +260,18 @@ impl Target {
     /// [`Worker::resume`](super::Worker::resume) of each worker, and after [`Target::release`].
     ///
     /// # Errors
-    /// A worker is not parked, or the model cannot be parked. Nothing has changed.
+    /// A worker is not parked, a message for one would be lost, or the model cannot be parked. Nothing has changed.
     pub fn park(&self) -> Result<TargetSnapshot, TargetParkError> {
         let hold = lock(&self.0.hold);
         let inboxes = self.inboxes();
         let running = members(&inboxes).find(|worker| !hold.parked.contains(worker));
         if let Some(worker) = running {
             return Err(TargetParkError::Worker { worker });
+        }
+        let mut waiting = (0..).zip(inboxes.iter());
+        let waiting = waiting.find(|(_, inbox)| inbox.as_ref().is_some_and(|it| it.must_be_read()));
+        if let Some((worker, _)) = waiting {
+            return Err(TargetParkError::Messages { worker });
         }
         let known = inboxes.len();
         drop(inboxes);

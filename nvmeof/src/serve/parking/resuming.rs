@@ -41,12 +41,6 @@ pub enum WorkerResumeError {
         /// Number of the worker.
         worker: u32,
     },
-    /// The model has no such port.
-    #[error("the target has no port {port}")]
-    Port {
-        /// Number of the port.
-        port: u16,
-    },
     /// The instance does not have an object.
     #[error("{what} of the snapshot: {error}")]
     Object {
@@ -285,6 +279,7 @@ impl Parts {
         };
         let now = target.now();
         let mut ids = Vec::new();
+        let mut attached = BTreeSet::new();
         for (number, queue) in snapshot.queues.iter().enumerate() {
             let failed = |what| Error::Queue {
                 queue: number,
@@ -293,6 +288,11 @@ impl Parts {
             check_endpoint(ia, snapshot, queue)?;
             if this.queues.of(queue.ep).is_some() {
                 return Err(failed("another queue has its endpoint"));
+            }
+            let of = queue.attached.as_ref();
+            let of = of.map(|of| (of.controller, queue.number, of.connection));
+            if of.is_some_and(|of| !attached.insert(of)) {
+                return Err(failed("another connection is the same queue"));
             }
             let known = target.with(|model| Known::of(model, snapshot, queue));
             let known = known.map_err(failed)?;
@@ -487,7 +487,12 @@ fn check_endpoint(ia: &Ia, snapshot: &WorkerSnapshot, queue: &QueueSnapshot) -> 
         | EpState::ActiveConnectionPending
         | EpState::TentativeConnectionPending => false,
     };
-    is_same(is_connected || !queue.is_up, WHAT)
+    // The endpoint of a queue that disconnects leaves CONNECTED at once.
+    let is_leaving = known.state != EpState::Connected;
+    is_same(is_connected || !queue.is_up, WHAT)?;
+    is_same(is_leaving || !queue.is_disconnecting, WHAT)?;
+    let remote = known.remote_ia_address;
+    is_same(remote.is_none_or(|remote| remote == queue.source), WHAT)
 }
 
 /// Checks the counters, and returns the latencies.
@@ -606,6 +611,14 @@ impl Known {
         let port = ports.find(|port| port.id == snapshot.config.port);
         let access = port.map(|port| Arc::clone(&port.access));
         let controller = model.controller(attached.controller).filter(|_| is_known);
+        if let Some(one) = controller {
+            // The states of its groups (ANA) are those of the port.
+            let is_admin = queue.number == 0;
+            let is_its = (one.port(), one.worker()) == (snapshot.config.port, snapshot.id);
+            if access.is_none() || is_admin && !is_its {
+                return Err("its controller has another port or another worker");
+            }
+        }
         let namespaces = match controller {
             Some(one) if attached.has_namespaces == one.is_discovery() => {
                 return Err("it has the namespaces of another subsystem");

@@ -116,3 +116,40 @@ fn a_parked_worker_that_is_forgotten_or_unknown_is_not_resumed() {
         "{error}"
     );
 }
+
+/// A worker that has not heard of the release yet is quiet for the ended hold only.
+#[test]
+fn a_worker_that_was_quiet_in_an_earlier_hold_must_become_quiet_again() {
+    let adapter = ia_open("sim:holds", &OpenOptions::default());
+    let target = Target::default();
+    let config = WorkerConfig::default();
+    let worker = Worker::new(&target, adapter.expect("an adapter"), config);
+    let mut worker = worker.expect("a worker");
+    target.hold();
+    for _ in 0..3 {
+        worker.run_once().expect("runs");
+    }
+    assert!(target.is_all_quiet());
+    target.release();
+    worker.run_once().expect("runs");
+    target.hold();
+    assert!(!target.is_all_quiet());
+    for _ in 0..3 {
+        worker.run_once().expect("runs");
+    }
+    assert!(target.is_all_quiet());
+}
+
+#[test]
+fn a_target_is_not_parked_while_a_parked_worker_has_messages() {
+    let (target, ia, snapshot) = parked("messages");
+    assert!(target.park().is_ok());
+    target.stop_worker(snapshot.worker());
+    let error = target.park().expect_err("it would not be stopped");
+    assert_eq!(
+        error.to_string(),
+        "parked worker 0 has messages: it must be resumed, and parked again"
+    );
+    let worker = Worker::resume(&target, ia, &snapshot);
+    assert!(worker.is_ok());
+}
