@@ -89,24 +89,25 @@ pub struct ExchangeSnapshot {
     group: u8,
     sequence: u32,
     challenge: Vec<u8>,
-    secret: Option<Exponent>,
+    secret: Option<Private>,
     /// Response to the host's own challenge, if the host sent one.
-    answer: Option<Vec<u8>>,
+    answer: Option<Private>,
 }
 
-/// Secret exponent of a key exchange. It is not printed, and zeroized when dropped.
+/// Secret exponent of a key exchange, or a response that the host does not have yet. It is not printed, and zeroized
+/// when dropped.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct Exponent(Vec<u8>);
+struct Private(Vec<u8>);
 
-impl Drop for Exponent {
+impl Drop for Private {
     fn drop(&mut self) {
         self.0.zeroize();
     }
 }
 
-impl core::fmt::Debug for Exponent {
+impl core::fmt::Debug for Private {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Exponent({} bytes)", self.0.len())
+        write!(f, "Private({} bytes)", self.0.len())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use zeroize::Zeroizing;
 
-use super::{Exchange, ExchangeSnapshot, Exponent, Parties, State, why};
+use super::{Exchange, ExchangeSnapshot, Parties, Private, State, why};
 use crate::auth::dh::Secret;
 use crate::auth::{Group, Hash, Keys};
 
@@ -27,8 +27,8 @@ impl Exchange {
             } else {
                 self.challenge.clone()
             },
-            secret: secret.map(|one| Exponent(one.bytes().to_vec())),
-            answer: answer.map(|one| one.to_vec()),
+            secret: secret.map(|one| Private(one.bytes().to_vec())),
+            answer: answer.map(|one| Private(one.to_vec())),
         }
     }
 
@@ -55,10 +55,10 @@ impl Exchange {
         let group = Group::of(group).ok_or(format!("group is {group}: there are 0 to 5"))?;
         let secret = match secret {
             None => None,
-            Some(Exponent(bytes)) => {
+            Some(Private(bytes)) => {
                 let bytes: Result<[u8; Secret::BYTES], _> = bytes.as_slice().try_into();
                 let bytes = bytes.map_err(|error| format!("secret: {error}"))?;
-                Some(Secret::new(bytes))
+                Some(Secret::new(*Zeroizing::new(bytes)))
             }
         };
         let has_challenge = challenge.len() == hash.bytes() && sequence != 0;
@@ -71,7 +71,7 @@ impl Exchange {
                 has_challenge && secret.is_some() == needs_secret && answer.is_none()
             }
             State::Success => {
-                let has_length = |one: &Vec<u8>| one.len() == hash.bytes();
+                let has_length = |one: &Private| one.0.len() == hash.bytes();
                 has_challenge && secret.is_none() && answer.as_ref().is_none_or(has_length)
             }
             State::Confirm => has_challenge && secret.is_none() && answer.is_none(),
@@ -83,7 +83,7 @@ impl Exchange {
                  secret: {}, answer: {:?} bytes",
                 challenge.len(),
                 secret.is_some(),
-                answer.as_ref().map(Vec::len)
+                answer.as_ref().map(|one| one.0.len())
             ));
         }
         if let State::Failed(reason) | State::Over(reason) = state
@@ -101,7 +101,7 @@ impl Exchange {
             sequence,
             challenge: challenge.clone(),
             secret,
-            answer: answer.clone().map(Zeroizing::new),
+            answer: answer.as_ref().map(|one| Zeroizing::new(one.0.clone())),
         })
     }
 }
@@ -194,9 +194,12 @@ mod tests {
             (|one| one.sequence = 0, "sequence number 0"),
             (|one| one.challenge.truncate(31), "a challenge of 31 bytes"),
             (|one| one.secret = None, "secret: false"),
-            (|one| one.secret = Some(Exponent(vec![1])), "secret: "),
+            (|one| one.secret = Some(Private(vec![1])), "secret: "),
             (|one| one.group = 0, "group Null"),
-            (|one| one.answer = Some(vec![0; 32]), "answer: Some(32)"),
+            (
+                |one| one.answer = Some(Private(vec![0; 32])),
+                "answer: Some(32)",
+            ),
             (|one| one.state = State::Done, "state Done"),
             (|one| one.state = State::Failed(1), "state Failed(1)"),
         ];
@@ -221,8 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_exponent_is_not_printed() {
+    fn a_secret_exponent_and_a_response_are_not_printed() {
         let text = format!("{:?}", negotiated().park());
-        assert!(text.contains("Exponent(64 bytes)"), "{text}");
+        assert!(text.contains("Private(64 bytes)"), "{text}");
+        let mut snapshot = negotiated().park();
+        snapshot.answer = Some(Private(vec![0xa5; 32]));
+        let text = format!("{:?}", snapshot.answer);
+        assert_eq!(text, "Some(Private(32 bytes))");
     }
 }
