@@ -4,6 +4,9 @@
 //! kernel pinning pages or taking a reference. Registering may fail: by default an ordinary user may lock 8 MiB of
 //! memory, and a table may have no more files than the process may have open, by default 1,024.
 //!
+//! A ring itself needs locked memory, too (Linux 6.13 and later), and without one there are no disks. So all rings of a
+//! process together pin at most half of what the process may lock.
+//!
 //! Lookups are fast. Pinned memory is sorted by address. A file's index in the table follows from its number. Of
 //! several files with the same index, only the last is registered.
 
@@ -12,6 +15,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use io_uring::IoUring;
 use nix::errno::Errno;
@@ -19,10 +23,40 @@ use nix::libc::iovec;
 
 use crate::dma::DmaBuffer;
 use crate::file::File;
+use crate::pci::Machine;
 use crate::reactor::operation::Pinned;
 
 /// Maximum number of bytes that the kernel pins in one piece.
 const LONGEST: usize = 1 << 30;
+
+/// Number of bytes that the rings of this process have pinned, if their number is limited.
+static PINNED: AtomicU64 = AtomicU64::new(0);
+
+/// A part of [`PINNED`].
+#[derive(Debug, Default)]
+struct Share(u64);
+
+impl Share {
+    /// Takes the share of `bytes`; `None` if this would be more than half of `lockable`, the number of bytes that the
+    /// process may lock.
+    fn take(bytes: u64, lockable: Option<u64>) -> Option<Self> {
+        let Some(lockable) = lockable else {
+            return Some(Self(0));
+        };
+        let add =
+            |pinned: u64| Some(pinned.saturating_add(bytes)).filter(|all| *all <= lockable / 2);
+        PINNED
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .ok()?;
+        Some(Self(bytes))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        PINNED.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
 
 /// A part of a buffer, at most `LONGEST` bytes, with its index in the kernel's table of registered buffers.
 struct Piece {
@@ -34,6 +68,7 @@ struct Piece {
 #[derive(Default)]
 pub(super) struct Pins {
     buffers: Vec<DmaBuffer>,
+    share: Share,
     /// Registered pieces of `buffers`, sorted by address; empty if the kernel refused to register them.
     pieces: Vec<Piece>,
     /// Registered files. A file's index is its number modulo the table's length, which is 0 or a power of two.
@@ -77,10 +112,21 @@ impl Pins {
             ring.submitter().unregister_buffers()?;
             self.pieces.clear();
         }
-        self.buffers = buffers.to_vec();
+        self.buffers.clear();
+        self.share = Share::default();
+        let bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum(); // CAST: widening.
+        let Some(share) = Share::take(bytes, Machine::default().lockable_bytes()) else {
+            tracing::debug!(
+                bytes,
+                "buffers are not registered, so that the process can still lock memory"
+            );
+            return Ok(false);
+        };
+        (self.share, self.buffers) = (share, buffers.to_vec());
         let done = self.register_buffers(ring);
         if done.is_err() {
             self.buffers.clear();
+            self.share = Share::default();
         }
         registered(done, "buffers")
     }
@@ -209,6 +255,21 @@ mod tests {
     use super::*;
     use crate::dma::DmaArena;
     use crate::double::Double;
+
+    /// The rest is for rings, without which there are no disks.
+    #[test]
+    fn all_rings_of_a_process_pin_at_most_half_of_what_it_may_lock() {
+        // Other tests may pin memory meanwhile, but no such amounts.
+        const MOST: u64 = 1 << 60;
+        let half = Share::take(MOST / 4, Some(MOST)).expect("a quarter");
+        assert!(Share::take(MOST / 4 + 1, Some(MOST)).is_none());
+        let other = Share::take(MOST / 8, Some(MOST)).expect("an eighth");
+        drop(half);
+        assert!(Share::take(MOST / 4, Some(MOST)).is_some());
+        drop(other);
+        assert!(Share::take(u64::MAX, None).is_some());
+        assert!(Share::take(u64::MAX, Some(MOST)).is_none());
+    }
 
     #[test]
     fn pinned_memory_of_several_arenas_is_found_to_its_last_byte_and_no_further() {
