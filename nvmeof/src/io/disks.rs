@@ -76,6 +76,15 @@ pub(crate) struct Disks {
     late: Vec<(Late, Ended)>,
 }
 
+impl core::fmt::Debug for Disks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut out = f.debug_struct("Disks");
+        out.field("slow", &self.slow.len())
+            .field("late", &self.late.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Disks {
     /// Creates a ring for the operations of this many commands.
     pub(crate) fn new(commands: u32) -> Result<Self, ReactorError> {
@@ -92,6 +101,13 @@ impl Disks {
     /// slower then.
     pub(crate) fn pin(&mut self, memory: &[DmaBuffer]) -> Result<bool, ReactorError> {
         self.reactor.register(memory)
+    }
+
+    /// Ends the registration of memory. When the ring is closed, the kernel would end it at some later time.
+    pub(crate) fn unpin(&mut self) {
+        if let Err(error) = self.reactor.register::<&DmaBuffer>([]) {
+            tracing::debug!(%error, "the memory of operations stays registered until the ring is gone");
+        }
     }
 
     /// Submits a disk operation of a command. Returns the number of operations that will complete: 1, or 0 for a null

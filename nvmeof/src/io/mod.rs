@@ -86,6 +86,11 @@ impl Commands {
         }
     }
 
+    /// Ends the table, whose commands have all ended, and returns the disks.
+    pub(crate) fn into_disks(self) -> Disks {
+        self.disks
+    }
+
     /// Starts a command of an I/O queue, whose fields `sqe` and `data` are set.
     #[inline]
     pub(crate) fn begin(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {

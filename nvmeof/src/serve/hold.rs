@@ -11,10 +11,11 @@
 //! A worker that is quiet stays quiet until the release, because nothing but a capsule begins a command. It may have to
 //! confirm the locks of others before, so workers pause only when all are quiet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use udapl::EpHandle;
 
+use crate::io::Disks;
 use crate::model::WorkerId;
 
 /// A receive that has completed and whose command has not begun.
@@ -42,4 +43,7 @@ pub(super) struct Hold {
     pub quiet: BTreeSet<WorkerId>,
     /// Workers that were parked, and not resumed since. Their inboxes stay open.
     pub parked: BTreeSet<WorkerId>,
+    /// Disks of workers that were parked in this process. A worker that is resumed here needs no new ring, which the
+    /// limit of locked memory could forbid: the kernel returns the memory of a closed ring some time later.
+    pub disks: BTreeMap<WorkerId, Disks>,
 }

@@ -198,10 +198,11 @@ impl Worker {
             ..
         } = self;
         // No operation is at the disks. They and the commands have clones of the memory of regions.
-        drop(commands);
+        let mut disks = commands.into_disks();
+        disks.unpin();
         drop(memory);
         membership.park();
-        member.park();
+        member.park(disks);
         Ok((ia, snapshot))
     }
 }

@@ -12,7 +12,7 @@ use super::hold::Hold;
 use super::inbox::{Inbox, Membership, Message};
 use super::lanes::Waiting;
 use super::times::{KINDS, Times, Took};
-use crate::io::Lock;
+use crate::io::{Disks, Lock};
 use crate::model::{
     Model, ModelError, ModelParkError, ModelResumeError, ModelSnapshot, Moment, Namespace, Notice,
     WorkerId,
@@ -429,6 +429,7 @@ impl Target {
         let inbox = self.inboxes().get(at)?.clone()?;
         hold.parked.remove(&id);
         hold.quiet.remove(&id);
+        hold.disks.remove(&id);
         drop(hold);
         let mut counts = lock(&self.0.counts);
         let counts = Arc::clone(counts.entry(id).or_default());
@@ -440,6 +441,16 @@ impl Target {
             is_parked: false,
         };
         Some((member, inbox))
+    }
+
+    /// Returns the disks of a worker that was parked in this process.
+    pub(super) fn take_disks(&self, id: WorkerId) -> Option<Disks> {
+        lock(&self.0.hold).disks.remove(&id)
+    }
+
+    /// Keeps the disks of a parked worker, which was not resumed.
+    pub(super) fn keep_disks(&self, id: WorkerId, disks: Disks) {
+        lock(&self.0.hold).disks.insert(id, disks);
     }
 
     /// Returns the capacity of each worker that has not ended.
@@ -513,8 +524,11 @@ pub(super) struct Member {
 
 impl Member {
     /// Drops this value without removing the worker.
-    pub(super) fn park(mut self) {
-        lock(&self.target.0.hold).parked.insert(self.id);
+    pub(super) fn park(mut self, disks: Disks) {
+        let mut hold = lock(&self.target.0.hold);
+        hold.parked.insert(self.id);
+        hold.disks.insert(self.id, disks);
+        drop(hold);
         self.is_parked = true;
     }
 

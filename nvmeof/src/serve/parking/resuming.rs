@@ -261,9 +261,9 @@ impl Parts {
         let memory = Memory::resume(ia, zone, lmrs, (places, all), config.buffers);
         let memory = object("a region", memory)?;
         let memory = memory.ok_or(Error::Differs { what: "a region" })?;
-        let mut disks = Disks::new(all).map_err(WorkerError::from)?;
-        let pinned = disks.pin(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()]);
-        pinned.map_err(WorkerError::from)?;
+        let disks = target.take_disks(snapshot.id);
+        let disks = disks.map_or_else(|| Disks::new(all), Ok);
+        let disks = disks.map_err(WorkerError::from)?;
         let mut this = Self {
             commands: Commands::new(all, config.buffers, memory.data(), disks),
             memory,
@@ -273,6 +273,23 @@ impl Parts {
             arrived: Vec::new(),
             times,
         };
+        match this.fill(target, ia, snapshot, places) {
+            Ok(()) => Ok(this),
+            Err(error) => {
+                target.keep_disks(snapshot.id, this.commands.into_disks());
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds all queues and commands, and registers the memory of operations.
+    fn fill(
+        &mut self,
+        target: &Target,
+        ia: &mut Ia,
+        snapshot: &WorkerSnapshot,
+        places: u32,
+    ) -> Result<(), Error> {
         let mut slots = Slots {
             places,
             used: BTreeSet::new(),
@@ -286,7 +303,7 @@ impl Parts {
                 what,
             };
             check_endpoint(ia, snapshot, queue)?;
-            if this.queues.of(queue.ep).is_some() {
+            if self.queues.of(queue.ep).is_some() {
                 return Err(failed("another queue has its endpoint"));
             }
             let of = queue.attached.as_ref();
@@ -296,15 +313,15 @@ impl Parts {
             }
             let known = target.with(|model| Known::of(model, snapshot, queue));
             let known = known.map_err(failed)?;
-            let id = this.add_queue(ia, (snapshot, queue), known, now);
+            let id = self.add_queue(ia, (snapshot, queue), known, now);
             let id = id.map_err(failed)?;
-            this.add_kept(id, queue, &mut slots)?;
+            self.add_kept(id, queue, &mut slots)?;
             ids.push(id);
         }
-        this.add_requests(snapshot, &ids)?;
+        self.add_requests(snapshot, &ids)?;
         for arrived in &snapshot.arrived {
             slots.take(arrived.slot)?;
-            this.arrived.push(arrived.checked()?);
+            self.arrived.push(arrived.checked()?);
         }
         let receives = object("the SRQ", ia.srq_query(snapshot.srq))?.outstanding_dto_count;
         // Each is below `places`, so their number is at most `places`.
@@ -313,8 +330,11 @@ impl Parts {
         if receives != slots {
             return Err(Error::Receives { receives, slots });
         }
-        this.set_counters(&snapshot.counters);
-        Ok(this)
+        self.set_counters(&snapshot.counters);
+        let memory = [&self.memory.places, &self.memory.buffers].map(|it| it.buffer.clone());
+        let pinned = self.commands.disks.pin(&memory);
+        pinned.map_err(WorkerError::from)?;
+        Ok(())
     }
 
     /// Adds a queue, whose values were not checked yet.
