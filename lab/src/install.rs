@@ -204,11 +204,19 @@ fn settings_of_tests() -> Result<Vec<String>> {
     let profile = manifest.get("profile").and_then(|all| all.get("test"));
     let settings = profile.and_then(toml::Value::as_table);
     let settings = settings.context("Cargo.toml has no profile `test`")?;
-    // Tables, which are settings of other packages, are left out.
-    let settings = settings.iter().filter(|(_, value)| !value.is_table());
-    Ok(settings
-        .map(|(key, value)| format!("--config=profile.dev.{key}={value}"))
-        .collect())
+    Ok(arguments("profile.dev", settings))
+}
+
+/// Returns the arguments of cargo for the settings in a table and in the tables within it.
+fn arguments(name: &str, settings: &toml::Table) -> Vec<String> {
+    let all = settings.iter().flat_map(|(key, value)| {
+        let name = format!("{name}.{key}");
+        match value.as_table() {
+            Some(table) => arguments(&name, table),
+            None => vec![format!("--config={name}={value}")],
+        }
+    });
+    all.collect()
 }
 
 #[cfg(test)]

@@ -57,15 +57,14 @@ use std::sync::{Mutex, PoisonError};
 use dat_core::snapshot::IaSnapshot;
 use dat_core::{ParkError, ResumeError};
 use dat_mlx::MlxProvider;
-use driver::NamedFd;
 use driver::handover::{Claimed, NotTaken};
 use thiserror::Error;
 
-pub use driver::ServiceManager;
 pub use driver::handover::{
     HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors, StoredRefusal, Undecided,
     await_receiver, receive, store, take_stored,
 };
+pub use driver::{NamedFd, ServiceManager};
 pub use format::{FormatError, MAX_WORDS};
 
 use crate::Ia;
@@ -166,8 +165,15 @@ impl NotParked {
     /// recorders and measurements begin anew. None if the instances could not go on; their device is stopped then.
     #[must_use]
     pub fn into_ias(self) -> Vec<Ia> {
+        self.into_parts().0
+    }
+
+    /// Returns the instances, as [`NotParked::into_ias`], and the reason.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<Ia>, ParkFailure) {
         let ias = self.ias.into_inner();
-        ias.unwrap_or_else(PoisonError::into_inner)
+        let ias = ias.unwrap_or_else(PoisonError::into_inner);
+        (ias, self.error)
     }
 
     /// Returns the instance that [`park`] got, as [`NotParked::into_ias`]. `None` if it could not go on. Only for
@@ -306,7 +312,20 @@ pub fn adopt(offer: Offer) -> Result<Resumed, NotAdopted> {
 /// # Errors
 /// [`NotAdopted`].
 pub fn adopt_all(offer: Offer) -> Result<ResumedAll, NotAdopted> {
-    adopt_some(offer, Wanted::All, |_| Ok(())).map(|(resumed, ())| resumed)
+    adopt_all_if(offer, |_| Ok(())).map(|(resumed, ())| resumed)
+}
+
+/// Does the same as [`adopt_all`], if `may` accepts the program's own bytes. It comes before all checks. So a program
+/// makes of them what it needs before it claims the offer, and a state that it cannot use is refused. Returns the result
+/// of `may`, too.
+///
+/// # Errors
+/// [`NotAdopted`]. The error of `may` is the reason of a [`ResumeFailure::Words`].
+pub fn adopt_all_if<T>(
+    offer: Offer,
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(ResumedAll, T), NotAdopted> {
+    adopt_some(offer, Wanted::All, may)
 }
 
 /// The instances that a call returns.

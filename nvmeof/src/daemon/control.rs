@@ -10,12 +10,16 @@ use std::time::Duration;
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{SCHEMA, Version};
 use control::{Access as Who, Notifier, ServeError, Service, Subject};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use udapl::handover::ServiceManager;
 use udapl::reactor::{HandedInError, handed_in};
 
 use super::file;
+use super::handover::check_manager;
 use super::settings::{ControlSettings, ControlSocket, HostSettings, Settings};
 use super::state::{Daemon, DaemonError};
 use super::write::save;
@@ -23,7 +27,7 @@ use crate::disk::faults::{self, Orders};
 use crate::nvme::Nqn;
 
 /// Names of the methods.
-const METHODS: [&str; 16] = [
+const METHODS: [&str; 17] = [
     "version",
     "status",
     "stat",
@@ -40,9 +44,12 @@ const METHODS: [&str; 16] = [
     "access.set",
     "settings",
     "save",
+    "restart",
 ];
 
 /// A daemon that several threads use, one at a time. Clones refer to the same daemon.
+///
+/// Method `restart` of the control socket sends the process SIGUSR2. The program calls [`Daemon::hand_over`] then.
 #[derive(Clone)]
 pub struct Controlled {
     daemon: Arc<Mutex<Daemon>>,
@@ -222,6 +229,7 @@ impl Subject for Answers {
                 })?;
                 save_to(&daemon, path)
             }
+            "restart" => restart(&daemon),
             _ => change(&mut daemon, method, params),
         }
     }
@@ -229,6 +237,16 @@ impl Subject for Answers {
     fn notices(&mut self) -> Vec<Value> {
         Vec::new()
     }
+}
+
+/// Checks whether the daemon can be handed over to its next process, and sends the process the signal for that.
+fn restart(daemon: &Daemon) -> Result<Value, Refusal> {
+    let failed = |error: String| Refusal::new(FAILED, error);
+    let manager = ServiceManager::of_environment().map_err(|error| failed(error.to_string()))?;
+    let checked = check_manager(manager.as_ref()).and_then(|_| daemon.check_hand_over());
+    checked.map_err(|error| failed(error.to_string()))?;
+    kill(Pid::this(), Signal::SIGUSR2).map_err(|error| failed(error.to_string()))?;
+    Ok(true.into())
 }
 
 /// Carries out a method that changes something.

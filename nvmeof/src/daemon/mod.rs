@@ -7,6 +7,7 @@
 //!   reload      other Settings  -->  the steps from the current state to the wanted one
 //!   control     the control socket: methods that query, and methods that make one such step
 //!   metrics     counters as OpenMetrics text
+//!   handover    the current state  -->  the next process, whose hosts and connections stay
 //!   check       checks that the files, adapters and addresses that a configuration names exist now
 //!   log         the filter of the log, and mistakes in the filter
 //!   notify      messages to the service manager
@@ -19,6 +20,7 @@
 mod check;
 mod control;
 pub mod file;
+mod handover;
 mod log;
 mod metrics;
 mod mistake;
@@ -27,11 +29,14 @@ mod port;
 mod reload;
 mod settings;
 mod state;
+mod state_words;
 mod status;
+mod worker_thread;
 mod write;
 
 pub use self::check::{Check, Named, counted};
 pub use self::control::{Controlled, SocketError, serve};
+pub use handover::{AdoptError, HandOverError, check_manager};
 pub use log::{log_filter, log_filter_of_environment};
 pub use metrics::text as metrics;
 pub use mistake::{Mistake, Mistakes};

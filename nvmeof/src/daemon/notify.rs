@@ -1,39 +1,41 @@
-//! Messages to the service manager (sd_notify(3)): lines in a datagram to the socket that `NOTIFY_SOCKET` names.
+//! Messages to the service manager (sd_notify(3)).
 
 use std::env;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
+use udapl::handover::ServiceManager;
+use udapl::reactor::{Clock, RealClock};
 
-/// The service manager's socket.
+/// Time that the service manager has to take a message. It has the watchdog's messages in its queue, too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The service manager, if there is one. Otherwise messages are discarded.
 #[derive(Debug)]
 pub struct Notify {
-    socket: Option<(UnixDatagram, SocketAddr)>,
+    manager: Option<ServiceManager>,
 }
 
 impl Notify {
-    /// Returns the socket that `NOTIFY_SOCKET` names. If the variable is not set, messages are discarded.
+    /// Returns the service manager that `NOTIFY_SOCKET` names.
     #[must_use]
     pub fn of_environment() -> Self {
-        let socket = env::var_os("NOTIFY_SOCKET").and_then(|path| {
-            let bytes = path.as_bytes();
-            let at = match bytes.strip_prefix(b"@") {
-                Some(name) => SocketAddr::from_abstract_name(name),
-                None => SocketAddr::from_pathname(&path),
-            };
-            let made = at.and_then(|at| Ok((UnixDatagram::unbound()?, at)));
-            made.inspect_err(|error| tracing::warn!(?path, %error, "NOTIFY_SOCKET"))
-                .ok()
+        let manager = ServiceManager::of_environment().unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            None
         });
-        Self { socket }
+        Self { manager }
+    }
+
+    /// Returns the service manager; `None` if there is none.
+    #[must_use]
+    pub const fn manager(&self) -> Option<&ServiceManager> {
+        self.manager.as_ref()
     }
 
     fn send(&self, state: &str) {
-        if let Some((socket, at)) = &self.socket
-            && let Err(error) = socket.send_to_addr(state.as_bytes(), at)
+        let until = RealClock::new().now() + PATIENCE;
+        if let Some(manager) = &self.manager
+            && let Err(error) = manager.notify(state, until)
         {
             tracing::warn!(%error, state, "the service manager is not told");
         }
@@ -51,8 +53,7 @@ impl Notify {
 
     /// Reports that the daemon reads its configuration again. [`Notify::ready`] must follow.
     pub fn reloading(&self) {
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-            .map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
+        let now = RealClock::new().now().0 / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
     }
 

@@ -1,15 +1,13 @@
 //! Open ports: an adapter, and the threads that serve it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::thread::JoinHandle;
 
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 use udapl::adapter::IaConfig;
 use udapl::error::OpenError;
 use udapl::{Adapter, Ia, OpenOptions, ia_open, name};
 
 use super::settings::PortSettings;
+use super::worker_thread::WorkerThread;
 use crate::model::WorkerId;
 use crate::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
 
@@ -45,18 +43,23 @@ pub enum PortError {
     Thread(std::io::Error),
 }
 
-/// A worker, and the thread that runs it.
-struct Running {
-    id: WorkerId,
-    thread: JoinHandle<Result<Over, WorkerError>>,
-}
-
 /// An open port with its workers.
 pub(super) struct Port {
     adapter: Adapter,
     name: String,
     addresses: Vec<SocketAddr>,
-    workers: Vec<Running>,
+    workers: Vec<WorkerThread>,
+}
+
+/// Returns the configuration of a port's workers.
+pub(super) fn worker_config(port: u16, settings: &PortSettings) -> WorkerConfig {
+    WorkerConfig {
+        port,
+        service: settings.service,
+        ios: settings.ios,
+        buffers: settings.buffers,
+        spin: settings.spin,
+    }
 }
 
 /// Returns the part of an adapter's name that identifies the function.
@@ -94,13 +97,7 @@ impl Port {
         while ias.len() < usize::from(settings.workers) {
             ias.push(adapter.instance(IaConfig::default())?);
         }
-        let config = WorkerConfig {
-            port: id,
-            service: settings.service,
-            ios: settings.ios,
-            buffers: settings.buffers,
-            spin: settings.spin,
-        };
+        let config = worker_config(id, settings);
         // All workers are created before the first one runs, so that a failure leaves nothing served.
         let mut made = Vec::new();
         for (number, ia) in (0..).zip(ias) {
@@ -111,24 +108,28 @@ impl Port {
                 error,
             })?);
         }
+        Self::run(target, id, settings, (adapter, addresses), made)
+    }
+
+    /// Starts the threads of a port's workers, which the caller has made or resumed. `adapter` is theirs, and hosts find
+    /// them at `addresses`.
+    pub(super) fn run(
+        target: &Target,
+        id: u16,
+        settings: &PortSettings,
+        (adapter, addresses): (Adapter, Vec<SocketAddr>),
+        workers: Vec<Worker>,
+    ) -> Result<Self, PortError> {
         let mut port = Self {
             adapter,
             name: settings.adapter.clone(),
             addresses,
             workers: Vec::new(),
         };
-        for (number, worker) in made.into_iter().enumerate() {
-            let worker_id = worker.id();
+        for (number, worker) in workers.into_iter().enumerate() {
             let cpu = settings.cpus.get(number % settings.cpus.len().max(1));
-            let cpu = cpu.copied();
-            let thread = std::thread::Builder::new()
-                .name(format!("port{id}-{number}"))
-                .spawn(move || serve(worker, id, cpu));
-            match thread {
-                Ok(thread) => port.workers.push(Running {
-                    id: worker_id,
-                    thread,
-                }),
+            match WorkerThread::start(worker, target, (id, number), cpu.copied()) {
+                Ok(thread) => port.workers.push(thread),
                 Err(error) => {
                     port.stop(target);
                     return Err(PortError::Thread(error));
@@ -152,13 +153,36 @@ impl Port {
     pub(super) fn workers(&self) -> impl Iterator<Item = (WorkerId, bool)> {
         self.workers
             .iter()
-            .map(|worker| (worker.id, !worker.thread.is_finished()))
+            .map(|worker| (worker.id(), worker.serves()))
+    }
+
+    /// Returns the threads of the port's workers.
+    pub(super) fn threads(&self) -> impl Iterator<Item = &WorkerThread> {
+        self.workers.iter()
+    }
+
+    /// Returns the part of the adapter's name that identifies the function.
+    pub(super) fn device(&self) -> Result<String, OpenError> {
+        device(&self.name)
+    }
+
+    /// Sets the adapter of the workers, which was resumed.
+    pub(super) fn set_adapter(&mut self, adapter: Adapter) {
+        self.adapter = adapter;
     }
 
     /// Asks the port's workers to end, without waiting for them.
     pub(super) fn request_stop(&self, target: &Target) {
         for worker in &self.workers {
-            target.stop_worker(worker.id);
+            target.stop_worker(worker.id());
+        }
+    }
+
+    /// Ends the port's threads, whose workers have gone to the next process.
+    pub(super) fn dismiss(self) {
+        for worker in self.workers {
+            worker.dismiss();
+            worker.join();
         }
     }
 
@@ -167,17 +191,11 @@ impl Port {
         self.request_stop(target);
         let mut all = Over::default();
         for worker in self.workers {
-            match worker.thread.join() {
-                Ok(Ok(over)) => {
-                    all.commands += over.commands;
-                    all.connections += over.connections;
-                    all.sleeps += over.sleeps;
-                    all.refused += over.refused;
-                }
-                // The worker logged this error when it ended.
-                Ok(Err(_)) => {}
-                Err(_) => tracing::error!(worker = worker.id, "a worker's thread panicked"),
-            }
+            let over = worker.join().unwrap_or_default();
+            all.commands += over.commands;
+            all.connections += over.connections;
+            all.sleeps += over.sleeps;
+            all.refused += over.refused;
         }
         all
     }
@@ -185,7 +203,7 @@ impl Port {
 
 /// Returns the addresses at which hosts find a service of an adapter. A link-local address is valid on one link only,
 /// so link-local addresses are returned only if there are no others.
-fn addresses(ia: &Ia, service: u16) -> Vec<SocketAddr> {
+pub(super) fn addresses(ia: &Ia, service: u16) -> Vec<SocketAddr> {
     let all: Vec<IpAddr> = ia.addresses().iter().map(|one| one.address).collect();
     let far = all.iter().copied().filter(|ip| !is_link_local(*ip));
     let mut told: Vec<IpAddr> = far.collect();
@@ -201,28 +219,4 @@ const fn is_link_local(ip: IpAddr) -> bool {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
-}
-
-fn serve(worker: Worker, port: u16, cpu: Option<u16>) -> Result<Over, WorkerError> {
-    let id = worker.id();
-    if let Some(cpu) = cpu
-        && let Err(error) = pin(cpu)
-    {
-        tracing::warn!(port, worker = id, cpu, %error, "the worker is not bound to its processor, and runs on any");
-    }
-    let ended = worker.run();
-    match &ended {
-        Ok(over) => tracing::debug!(port, worker = id, ?over, "worker has ended"),
-        Err(error) => {
-            tracing::error!(port, worker = id, %error, "worker has ended: this port serves less, or nothing, until it is started anew");
-        }
-    }
-    ended
-}
-
-/// Pins this thread to one processor.
-fn pin(cpu: u16) -> nix::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu.into())?;
-    sched_setaffinity(Pid::from_raw(0), &set)
 }

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use udapl::Adapter;
+
 use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
 use crate::auth::{Key, KeyError, Keys};
@@ -14,7 +16,7 @@ use crate::disk::{Disk, DiskError, OwnLocks};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
-use crate::serve::Target;
+use crate::serve::{Target, TargetSnapshot, Worker};
 
 /// Reason why a step is refused.
 #[derive(Debug, thiserror::Error)]
@@ -108,38 +110,43 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`]; nothing is served.
     pub fn start(settings: &Settings) -> Result<Self, DaemonError> {
-        let mut daemon = Self::new(Target::default());
-        daemon.settings.log.clone_from(&settings.log);
-        daemon.settings.control.clone_from(&settings.control);
-        daemon.settings.metrics = settings.metrics;
-        daemon.set_strict(settings.strict);
-        let started = daemon.fill(settings);
-        match started {
-            Ok(()) => Ok(daemon),
-            Err(error) => {
+        let mut daemon = Self::without_ports(settings)?;
+        for (id, port) in &settings.ports {
+            if let Err(error) = daemon.add_port(*id, port) {
                 daemon.end();
-                Err(error)
+                return Err(error);
             }
         }
+        Ok(daemon)
+    }
+
+    /// Returns a daemon with these settings and without ports.
+    pub(super) fn without_ports(settings: &Settings) -> Result<Self, DaemonError> {
+        let mut daemon = Self::new(Target::default());
+        daemon.settings.log.clone_from(&settings.log);
+        daemon.set_own(settings);
+        daemon.set_strict(settings.strict);
+        for (name, subsystem) in &settings.subsystems {
+            daemon.add_subsystem(name, subsystem)?;
+        }
+        for (at, port) in &settings.referrals {
+            daemon.add_referral(*at, *port)?;
+        }
+        Ok(daemon)
+    }
+
+    /// Puts the state of a parked target into the daemon's own, which has had no host.
+    pub(super) fn resume_target(mut self, snapshot: &TargetSnapshot) -> Result<Self, String> {
+        let target = core::mem::take(&mut self.target);
+        let model = target.into_model().ok_or("the target is in use")?;
+        let target = Target::resume(model, snapshot).map_err(|error| error.to_string())?;
+        Ok(Self { target, ..self })
     }
 
     /// Sets whether the name of a host that connects from now on must have the form of a qualified name (NQN).
     pub(super) fn set_strict(&mut self, strict: bool) {
         self.settings.strict = strict;
         self.target.with(|model| model.set_strict(strict));
-    }
-
-    fn fill(&mut self, settings: &Settings) -> Result<(), DaemonError> {
-        for (name, subsystem) in &settings.subsystems {
-            self.add_subsystem(name, subsystem)?;
-        }
-        for (at, port) in &settings.referrals {
-            self.add_referral(*at, *port)?;
-        }
-        for (id, port) in &settings.ports {
-            self.add_port(*id, port)?;
-        }
-        Ok(())
     }
 
     /// Returns the target that the daemon serves.
@@ -172,6 +179,12 @@ impl Daemon {
     pub fn serves(&self) -> bool {
         let mut workers = self.ports.values().flat_map(Port::workers);
         workers.any(|(_, serves)| serves)
+    }
+
+    /// Records the control socket and the address of the metrics, which belong to the process.
+    pub fn set_own(&mut self, settings: &Settings) {
+        self.settings.control.clone_from(&settings.control);
+        self.settings.metrics = settings.metrics;
     }
 
     /// Records the filter of the log, so that it is saved with the settings. The caller sets the filter itself.
@@ -424,17 +437,7 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub fn add_port(&mut self, id: u16, settings: &PortSettings) -> Result<(), DaemonError> {
-        // The access is set before the first host can connect.
-        self.target.with(|model| -> Result<(), ModelError> {
-            model.add_port(id, Vec::new())?;
-            for (group, access) in &settings.access {
-                model.set_access(id, *group, *access).inspect_err(|_| {
-                    // The port exists, because it was just added.
-                    let _ = model.remove_port(id);
-                })?;
-            }
-            Ok(())
-        })?;
+        self.add_port_to_model(id, settings, Vec::new())?;
         let others = self.ports.iter().map(|(id, port)| (*id, port));
         let port = match Port::start(&self.target, id, settings, others) {
             Ok(port) => port,
@@ -444,17 +447,79 @@ impl Daemon {
             }
         };
         let at = port.addresses().to_vec();
-        self.target.with(|model| model.move_port(id, at.clone()))?;
-        self.ports.insert(id, port);
-        self.settings.ports.insert(id, settings.clone());
+        self.target.with(|model| model.move_port(id, at))?;
+        self.insert_port(id, settings, port);
+        Ok(())
+    }
+
+    /// Adds a port to the model, before the first host can connect.
+    pub(super) fn add_port_to_model(
+        &self,
+        id: u16,
+        settings: &PortSettings,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<(), ModelError> {
+        self.target.with(|model| {
+            model.add_port(id, addresses)?;
+            for (group, access) in &settings.access {
+                model.set_access(id, *group, *access).inspect_err(|_| {
+                    // The port exists, because it was just added.
+                    let _ = model.remove_port(id);
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds a port that the model has, with workers that were resumed. Hosts find it at the addresses in `place`.
+    pub(super) fn run_port(
+        &mut self,
+        id: u16,
+        settings: &PortSettings,
+        place: (Adapter, Vec<SocketAddr>),
+        workers: Vec<Worker>,
+    ) -> Result<(), DaemonError> {
+        let at = place.1.clone();
+        let port = Port::run(&self.target, id, settings, place, workers);
+        let port = port.map_err(|error| DaemonError::Port { port: id, error })?;
+        self.target.with(|model| {
+            let has_moved = !model.ports().any(|one| one.id == id && one.addresses == at);
+            if has_moved {
+                model.move_port(id, at)?;
+            }
+            Ok::<_, ModelError>(())
+        })?;
+        self.insert_port(id, settings, port);
+        Ok(())
+    }
+
+    fn insert_port(&mut self, id: u16, settings: &PortSettings, port: Port) {
         tracing::info!(
             port = id,
             adapter = settings.adapter,
-            ?at,
+            at = ?port.addresses(),
             workers = settings.workers,
             "listening"
         );
-        Ok(())
+        self.ports.insert(id, port);
+        self.settings.ports.insert(id, settings.clone());
+    }
+
+    /// Returns the open ports.
+    pub(super) const fn ports(&self) -> &BTreeMap<u16, Port> {
+        &self.ports
+    }
+
+    /// Removes all open ports from this value. Their workers have gone to the next process.
+    pub(super) fn take_ports(&mut self) -> BTreeMap<u16, Port> {
+        core::mem::take(&mut self.ports)
+    }
+
+    /// Sets the adapter of all ports, which was resumed.
+    pub(super) fn set_adapter(&mut self, adapter: &Adapter) {
+        for port in self.ports.values_mut() {
+            port.set_adapter(adapter.clone());
+        }
     }
 
     /// Removes a port, and disconnects its hosts. Waits for a bounded time until the port's threads have ended.

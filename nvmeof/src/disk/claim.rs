@@ -16,12 +16,13 @@ use std::sync::{Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::libc::O_EXCL;
 use nix::sys::stat::{major, minor};
+use serde::{Deserialize, Serialize};
 use udapl::reactor::{File, ReactorError};
 
 use super::{DiskError, again, copy};
 
 /// Identity of a file or a block device, independent of its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Device number of the block device, or of the file system that the file is on.
     device: u64,

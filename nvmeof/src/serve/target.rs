@@ -142,6 +142,13 @@ impl Target {
         }))
     }
 
+    /// Returns the model; `None` if there are other clones of the target, such as those of workers.
+    #[must_use]
+    pub fn into_model(self) -> Option<Model> {
+        let model = Arc::into_inner(self.0)?.model;
+        Some(model.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Calls `act` with the model, then sends the workers the messages that result from its changes, and releases the
     /// locks of removed disks. Within `act` these are still locked.
     pub fn with<T>(&self, act: impl FnOnce(&mut Model) -> T) -> T {

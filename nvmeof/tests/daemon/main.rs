@@ -1,5 +1,8 @@
 //! The daemon: its configuration file and its process. Our own host reaches the daemon over a simulated wire.
 
+#[path = "../target/card.rs"]
+#[allow(dead_code, reason = "the tests of the target use the rest")]
+mod card;
 #[path = "../target/host.rs"]
 #[allow(dead_code, reason = "the tests of the target use the rest")]
 mod host;
@@ -9,5 +12,7 @@ mod locks;
 mod methods;
 mod mistakes;
 mod process;
+mod restarted;
 mod serving;
 mod started;
+mod store;

@@ -2,6 +2,7 @@
 
 mod authentication;
 mod blocks;
+mod card;
 mod changes;
 mod discovery;
 mod ends;

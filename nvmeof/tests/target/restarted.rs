@@ -1,25 +1,20 @@
 //! A target whose adapter is parked and resumed, with another target and other workers. The adapter's function and that
 //! of the host are each behind a vfio-user server, because functions of this process cannot be parked.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use driver::{Clock, Device, RealClock, VfioUserServer};
 use nvmeof::disk::{Disk, Source};
 use nvmeof::model::{Model, NamespaceConfig};
 use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::feature::EVENTS;
 use nvmeof::nvme::{Sqe, Status};
 use nvmeof::serve::{Served, Target, TargetSnapshot, Worker, WorkerConfig, WorkerSnapshot};
-use udapl::fabric::{Fabric, LinkFaults, Profile, Sim, SimConfig, mac};
+use udapl::Ia;
 use udapl::handover::{self, Parked, Resumed};
-use udapl::{Ia, OpenOptions, ia_open};
 use uuid::Uuid;
 
+use crate::card::Card;
 use crate::host::{Host, Queue, command, transfer};
 use crate::world::{PORT, World, configure};
 
@@ -27,67 +22,6 @@ const DONE: Status = Status::SUCCESS;
 const SHIFT: u8 = 9;
 /// Number of times that the target is parked.
 const ROUNDS: u8 = 4;
-
-/// Two functions with a link, each behind a server, in real time.
-struct Card {
-    names: [String; 2],
-    threads: Vec<JoinHandle<()>>,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Card {
-    fn new(folder: &Path) -> Result<Self> {
-        let sim = Sim::new(SimConfig {
-            seed: 0,
-            event_log: false,
-        });
-        sim.set_posted_writes(true);
-        let functions = [0, 1].map(|side| {
-            let mut profile = Profile::named(&format!("restarted{side}"), mac(side)).ethernet();
-            profile.pages.init = profile.pages.init.min(64);
-            sim.add_function(profile)
-        });
-        sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
-        let paths = [0, 1].map(|side| folder.join(format!("function{side}")));
-        let mut threads = Vec::new();
-        for (function, path) in functions.into_iter().zip(&paths) {
-            let (listener, taken) = driver::listen_at(path)?;
-            let device = function as Arc<dyn Device>;
-            threads.push(thread::spawn(move || {
-                let _taken = taken;
-                let served = VfioUserServer::new(device, listener).serve_next();
-                served.expect("a client");
-            }));
-        }
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = Arc::clone(&is_over);
-        threads.push(thread::spawn(move || {
-            let clock = RealClock::new();
-            while !over.load(Ordering::Relaxed) {
-                sim.advance(Duration::from_millis(1));
-                clock.wait(&[], clock.now() + Duration::from_millis(1));
-            }
-        }));
-        Ok(Self {
-            names: paths.map(|path| format!("vfio-user:{}", path.display())),
-            threads,
-            is_over,
-        })
-    }
-
-    fn open(&self, side: usize) -> Result<Ia> {
-        let options = OpenOptions::default().address(Fabric::ipv4(side));
-        Ok(ia_open(&self.names[side], &options)?)
-    }
-
-    /// Ends the servers. Their clients have closed the functions.
-    fn end(self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        for thread in self.threads {
-            thread.join().expect("no panic");
-        }
-    }
-}
 
 type Serving = JoinHandle<(Worker, Result<Served, nvmeof::serve::WorkerError>)>;
 

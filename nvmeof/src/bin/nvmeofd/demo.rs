@@ -73,11 +73,15 @@ pub(crate) fn run(
         ..Settings::default()
     };
     let text = commands(&folder, &wire, &disk, name, service);
-    serve(&settings, None, || {
-        let mut out = stdout();
-        out.write_all(text.as_bytes())?;
-        Ok(out.flush()?)
-    })
+    serve(
+        || Ok(settings),
+        None,
+        || {
+            let mut out = stdout();
+            out.write_all(text.as_bytes())?;
+            Ok(out.flush()?)
+        },
+    )
 }
 
 /// Creates the file of the disk, and returns its path. An existing file keeps its content.

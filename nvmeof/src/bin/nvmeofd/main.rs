@@ -14,6 +14,7 @@ mod ctl;
 mod demo;
 mod log;
 mod manual;
+mod restart;
 mod run;
 
 use std::error::Error;
@@ -26,7 +27,8 @@ use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSetting
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
 
-const AFTER: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connections closed; 1 not ok, the reason is on the error stream; 2 usage.
+const AFTER: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connections closed; 1 not ok, the reason is on the error stream; 2 usage;
+75 ended by SIGUSR2, to be started again.
 
 Examples:
   nvmeofd --demo
@@ -121,8 +123,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             writeln!(std::io::stdout(), "{check}")?;
             return Ok(ExitCode::SUCCESS);
         }
-        let settings = file::read(path)?;
-        return run::run(&settings, Some(path), || Ok(()));
+        return run::run(|| file::read(path), Some(path), || Ok(()));
     }
     if arguments.demo {
         return demo::run(
@@ -134,7 +135,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(adapter) = &arguments.adapter {
         let settings = of_arguments(adapter, arguments);
-        return run::run(&settings, None, || Ok(()));
+        return run::run(|| Ok(settings), None, || Ok(()));
     }
     Err("nothing to serve: a configuration file, --demo, or --adapter and --disk".into())
 }

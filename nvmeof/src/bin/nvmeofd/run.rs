@@ -1,7 +1,8 @@
 //! The daemon's main thread: it starts the ports, and sleeps until a signal arrives.
 //!
 //! On SIGTERM and SIGINT the daemon drains: it refuses new connections, answers pending commands, ends the connections,
-//! and exits. A second signal ends the process at once. On SIGHUP it reads the configuration file again.
+//! and exits. A second signal ends the process at once. On SIGHUP it reads the configuration file again. On SIGUSR2 it
+//! hands its adapter and its hosts over to its next process ([`super::restart`]).
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -15,42 +16,114 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof::daemon::notify::{Notify, watchdog};
-use nvmeof::daemon::{Controlled, Daemon, Settings, counted, file, metrics, serve};
-
+use nvmeof::daemon::{
+    Controlled, Daemon, Mistakes, Reloaded, Settings, counted, file, metrics, serve,
+};
+use udapl::handover::take_stored;
 use udapl::reactor::names_handed_in;
 
 use crate::log::{Log, USUAL};
+use crate::restart;
 
 /// Interval at which the main thread checks that a worker still serves.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Serves until a signal arrives or no worker is left. Calls `ready` when hosts can connect.
+/// The way in which the daemon ends.
+enum End {
+    /// A signal has ended it.
+    Stopped,
+    /// The next process goes on with its hosts.
+    HandedOver,
+    /// It was asked to hand over, and could not: the next process starts afresh.
+    Restarts,
+    /// No worker is left.
+    NoWorker,
+}
+
+/// Serves with the settings that `wanted` reads, until a signal arrives or no worker is left. Calls `ready` when hosts
+/// can connect.
 pub(crate) fn run(
-    settings: &Settings,
+    wanted: impl FnOnce() -> Result<Settings, Mistakes>,
     path: Option<&Path>,
     ready: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let log = Log::begin(settings.log.as_deref())?;
+    // The descriptors that were handed in are identified by number, so this comes before any file is opened.
+    let stored = take_stored()?;
+    let handed_in: Vec<&str> = names_handed_in().collect();
+    let wanted = wanted();
+    let level = wanted.as_ref().ok().and_then(|wanted| wanted.log.clone());
+    let log = Log::begin(level.as_deref())?;
     // Threads started later inherit the signal mask, so that only this thread receives the signals.
     let signals = Signals::take()?;
-    // The names are read before any file is opened, because descriptors that were handed in are identified by number.
-    let handed_in: Vec<&str> = names_handed_in().collect();
     if !handed_in.is_empty() {
         tracing::info!(?handed_in, "descriptors");
     }
+    let notify = Notify::of_environment();
+    let daemon = match stored {
+        None => Daemon::start(&wanted?)?,
+        Some(stored) => match restart::adopt(stored, notify.manager())? {
+            Some(mut daemon) => {
+                take_in(&mut daemon, wanted, &log);
+                daemon
+            }
+            None => restart::start(&wanted?)?,
+        },
+    };
+    let settings = daemon.settings().clone();
+    let of = Controlled::new(daemon, path.map(Path::to_owned));
+    let served = serve_others(&of, &settings);
+    let socket = match served {
+        Ok(socket) => socket,
+        Err(error) => {
+            end(of);
+            return Err(error);
+        }
+    };
+    ready()?;
+    notify.ready(&summary(&of));
+    let ended = sleep(&of, path, &signals, &notify, &log)?;
+    if !matches!(ended, End::HandedOver) {
+        notify.stopping();
+        signals.give_back()?;
+    }
+    drop(socket);
+    end(of);
+    Ok(match ended {
+        End::Stopped => ExitCode::SUCCESS,
+        End::HandedOver | End::Restarts => restart::AGAIN.into(),
+        End::NoWorker => ExitCode::FAILURE,
+    })
+}
+
+/// Applies the configuration file to a daemon that an earlier process has handed over.
+fn take_in(daemon: &mut Daemon, wanted: Result<Settings, Mistakes>, log: &Log) {
+    let told = match wanted {
+        Ok(wanted) => {
+            daemon.set_own(&wanted);
+            daemon.reload(&wanted)
+        }
+        Err(mistakes) => {
+            tracing::error!("the file has mistakes, and nothing changes:\n{mistakes}");
+            if let Err(why) = log.set(daemon.settings().log.as_deref()) {
+                tracing::debug!(why, "the filter of the log");
+            }
+            return;
+        }
+    };
+    report(&told);
+}
+
+/// Starts the control socket and the metrics.
+fn serve_others(
+    of: &Controlled,
+    settings: &Settings,
+) -> Result<Option<control::Service>, Box<dyn Error>> {
     let scraped = settings
         .metrics
         .map(|at| TcpListener::bind(at).map_err(|error| format!("metrics at {at}: {error}")));
     let scraped = scraped.transpose()?;
-    let of = Controlled::new(Daemon::start(settings)?, path.map(Path::to_owned));
-    let socket = settings.control.as_ref().map(|control| serve(&of, control));
-    let socket = match socket.transpose() {
-        Ok(socket) => socket,
-        Err(error) => {
-            end(of);
-            return Err(error.into());
-        }
-    };
+    let socket = settings.control.as_ref().map(|control| serve(of, control));
+    let socket = socket.transpose()?;
     if let Some(listener) = scraped {
         let of = of.clone();
         std::thread::Builder::new()
@@ -60,29 +133,17 @@ pub(crate) fn run(
                 control::metrics::serve(&listener, text)
             })?;
     }
-    let notify = Notify::of_environment();
-    ready()?;
-    notify.ready(&summary(&of));
-    let ended_well = sleep(&of, path, &signals, &notify, &log)?;
-    notify.stopping();
-    signals.give_back()?;
-    drop(socket);
-    end(of);
-    Ok(if ended_well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(socket)
 }
 
-/// Sleeps until the daemon must end. Returns true if a signal ended it, false if no worker is left.
+/// Sleeps until the daemon must end.
 fn sleep(
     of: &Controlled,
     path: Option<&Path>,
     signals: &Signals,
     notify: &Notify,
     log: &Log,
-) -> Result<bool, Box<dyn Error>> {
+) -> Result<End, Box<dyn Error>> {
     let every = watchdog();
     let mut last_watchdog = Instant::now();
     let mut told = summary(of);
@@ -94,9 +155,18 @@ fn sleep(
                 reload(of, path, log);
                 notify.ready(&summary(of));
             }
+            Some(Signal::SIGUSR2) => {
+                return Ok(match restart::hand_over(&mut of.lock(), notify.manager()) {
+                    Ok(()) => End::HandedOver,
+                    Err(error) => {
+                        tracing::error!(%error, "the hosts are not handed over, and their connections end");
+                        End::Restarts
+                    }
+                });
+            }
             Some(signal) => {
                 tracing::info!(%signal, "no new connections, and the present ones end; a second signal ends at once");
-                return Ok(true);
+                return Ok(End::Stopped);
             }
             None => {}
         }
@@ -106,7 +176,7 @@ fn sleep(
         drop(daemon);
         if has_ports && !serves {
             tracing::error!("no worker is left: all adapters are gone");
-            return Ok(false);
+            return Ok(End::NoWorker);
         }
         if every.is_some_and(|every| last_watchdog.elapsed() >= every) {
             notify.watchdog();
@@ -158,16 +228,21 @@ fn reload(of: &Controlled, path: Option<&Path>, log: &Log) {
             Err(why) => told.needs_restart.push(format!("{what}: {why}")),
         }
     }
+    report(&told);
+    tracing::info!(
+        path = %path.display(), steps = told.done.len(), refused = told.refused.len(),
+        need_a_restart = told.needs_restart.len(), "the configuration was read again"
+    );
+}
+
+/// Reports the steps that were not made.
+fn report(told: &Reloaded) {
     for (what, error) in &told.refused {
         tracing::error!(%error, "not done: {what}");
     }
     for what in &told.needs_restart {
         tracing::warn!("takes a restart, and is as it was: {what}");
     }
-    tracing::info!(
-        path = %path.display(), steps = told.done.len(), refused = told.refused.len(),
-        need_a_restart = told.needs_restart.len(), "the configuration was read again"
-    );
 }
 
 /// Ends all ports. Clients that still hold the daemon see no ports.
@@ -183,7 +258,12 @@ struct Signals {
 
 impl Signals {
     fn take() -> Result<Self, Errno> {
-        let all = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+        let all = [
+            Signal::SIGTERM,
+            Signal::SIGINT,
+            Signal::SIGHUP,
+            Signal::SIGUSR2,
+        ];
         let set: SigSet = all.into_iter().collect();
         set.thread_block()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;

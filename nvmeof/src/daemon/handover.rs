@@ -1,0 +1,473 @@
+//! Handover: the next process of the daemon goes on with its adapter, its hosts and their connections.
+//!
+//! ```text
+//!   the old process: Daemon::hand_over                         the next process: Daemon::adopt
+//!     hold the target; all workers pause                         read the state; open and lock the disks;
+//!     park the workers, the target, the adapter                    make a target, and put the old one's state into it
+//!     give: descriptors and snapshot ------------------------->  check the adapter; claim it; go on with it
+//!     (refused: resume all of it, release the target)            resume the workers; start their threads
+//!     end                                                        apply the configuration file, as SIGHUP does
+//! ```
+//!
+//! Commands of hosts wait in the workers' receives meanwhile. The settings are those that the old process had, so that
+//! nothing about a host's disks changes on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use udapl::handover::{
+    self, HandoverError, NamedFd, NotAdopted, NotGiven, Offer, ParkFailure, Parked, ResumedAll,
+    Sent, ServiceManager,
+};
+use udapl::{Adapter, Ia};
+
+use super::port::{Port, addresses, worker_config};
+use super::settings::{PortSettings, Settings};
+use super::state::{Daemon, DaemonError};
+use super::state_words::{DiskWords, Words};
+use super::worker_thread::WorkerThread;
+use crate::disk::Source;
+use crate::model::WorkerId;
+use crate::nvme::Nqn;
+use crate::serve::{
+    Target, TargetParkError, Worker, WorkerParkError, WorkerResumeError, WorkerSnapshot,
+};
+
+/// Reason why a daemon was not handed over. Unless [`Self::Lost`] says otherwise, it serves as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandOverError {
+    /// There is no service manager.
+    #[error(
+        "there is no service manager that could keep the adapter's descriptors (NOTIFY_SOCKET is not set)"
+    )]
+    NoManager,
+    /// The service manager keeps no descriptors.
+    #[error(
+        "the service manager keeps no descriptors of this service (FileDescriptorStoreMax= is 0)"
+    )]
+    NoStore,
+    /// There is no adapter, or there are several.
+    #[error("the ports have {count} adapters; a daemon with one adapter can be handed over")]
+    Adapters {
+        /// Number of the adapters.
+        count: usize,
+    },
+    /// The content of a disk ends with the process.
+    #[error("namespace {nsid} of {subsystem} is memory of this process")]
+    Memory {
+        /// Subsystem of the namespace.
+        subsystem: Nqn,
+        /// Number of the namespace.
+        nsid: u32,
+    },
+    /// A worker has not paused in time, or has ended. A disk or a host may not have answered.
+    #[error("worker {worker} has not paused within {} ms", limit.as_millis())]
+    Busy {
+        /// Number of the worker.
+        worker: WorkerId,
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// A worker was not parked.
+    #[error("{0}")]
+    Worker(WorkerParkError),
+    /// The target was not parked.
+    #[error("{0}")]
+    Target(#[from] TargetParkError),
+    /// The state of the daemon cannot be written.
+    #[error("the state of the daemon: {why}")]
+    State {
+        /// The reason.
+        why: String,
+    },
+    /// The adapter was not parked.
+    #[error("{0}")]
+    Adapter(ParkFailure),
+    /// The handover was not given.
+    #[error("{0}")]
+    Given(HandoverError),
+    /// The handover was not given, and the adapter cannot go on: its ports are closed.
+    #[error("{error}; and the adapter is lost: {lost}")]
+    Lost {
+        /// The first reason.
+        error: Box<Self>,
+        /// The reason why the adapter cannot go on.
+        lost: String,
+    },
+}
+
+/// Reason why a daemon was not adopted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// The adapter was not adopted.
+    #[error("{0}")]
+    Adapter(#[from] NotAdopted),
+    /// The adapter has another number of instances than workers.
+    #[error("the adapter has {instances} instances for {count} workers")]
+    Instances {
+        /// Number of the instances.
+        instances: usize,
+        /// Number of the workers.
+        count: usize,
+    },
+    /// A worker was not resumed.
+    #[error("worker {worker}: {error}")]
+    Worker {
+        /// Number of the worker.
+        worker: WorkerId,
+        /// The reason.
+        error: WorkerResumeError,
+    },
+    /// A port was not started.
+    #[error("{0}")]
+    Port(DaemonError),
+}
+
+/// Checks that there is a service manager with a store. One that does not report its room may have none.
+///
+/// # Errors
+/// [`HandOverError::NoManager`], [`HandOverError::NoStore`].
+pub fn check_manager(manager: Option<&ServiceManager>) -> Result<&ServiceManager, HandOverError> {
+    let manager = manager.ok_or(HandOverError::NoManager)?;
+    match manager.store_room() {
+        Some(0) => Err(HandOverError::NoStore),
+        Some(_) | None => Ok(manager),
+    }
+}
+
+/// Workers that were parked, with their instances.
+#[derive(Default)]
+struct ParkedWorkers {
+    ias: Vec<Ia>,
+    snapshots: Vec<WorkerSnapshot>,
+}
+
+impl Daemon {
+    /// Checks what can be checked without an effect on hosts: whether [`Self::hand_over`] could succeed.
+    ///
+    /// # Errors
+    /// [`HandOverError::Adapters`], [`HandOverError::Memory`].
+    pub fn check_hand_over(&self) -> Result<(), HandOverError> {
+        // An open port's name is valid.
+        let devices = self.ports().values().filter_map(|port| port.device().ok());
+        let count = devices.collect::<BTreeSet<_>>().len();
+        if count != 1 {
+            return Err(HandOverError::Adapters { count });
+        }
+        for (subsystem, of) in &self.settings().subsystems {
+            for (nsid, namespace) in &of.namespaces {
+                match namespace.source {
+                    Source::Memory(_) | Source::Faulty(_) => {
+                        return Err(HandOverError::Memory {
+                            subsystem: subsystem.clone(),
+                            nsid: *nsid,
+                        });
+                    }
+                    Source::File(_) | Source::Given(_) | Source::Null(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pauses all workers, for which they have the time `limit`, parks the adapter, and gives it to the next process by
+    /// `give`. If this succeeds, the daemon has no ports any more, and the process ends.
+    ///
+    /// # Errors
+    /// [`HandOverError`]. The workers go on.
+    pub fn hand_over(
+        &mut self,
+        limit: Duration,
+        give: impl FnOnce(&[u8], Vec<NamedFd>) -> Result<Sent, NotGiven>,
+    ) -> Result<Sent, HandOverError> {
+        self.check_hand_over()?;
+        self.target().hold();
+        match self.hand_over_held(limit, give) {
+            Ok(sent) => {
+                for port in self.take_ports().into_values() {
+                    port.dismiss();
+                }
+                Ok(sent)
+            }
+            Err(error) => {
+                self.target().release();
+                for thread in self.threads() {
+                    thread.wake();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn hand_over_held(
+        &mut self,
+        limit: Duration,
+        give: impl FnOnce(&[u8], Vec<NamedFd>) -> Result<Sent, NotGiven>,
+    ) -> Result<Sent, HandOverError> {
+        let until = Instant::now() + limit;
+        let mut threads = self.threads();
+        if let Some(busy) = threads.find(|thread| !thread.wait_for_pause(until)) {
+            let worker = busy.id();
+            return Err(HandOverError::Busy { worker, limit });
+        }
+        drop(threads);
+        let workers = self.park_workers()?;
+        let words = match self.words(&workers.snapshots) {
+            Ok(words) => words,
+            Err(error) => return Err(self.go_on(workers, error)),
+        };
+        let ParkedWorkers { ias, snapshots } = workers;
+        let parked = match handover::park_all(ias, &words) {
+            Ok(parked) => parked,
+            Err(refused) => {
+                let (ias, error) = refused.into_parts();
+                let workers = ParkedWorkers { ias, snapshots };
+                return Err(self.go_on(workers, HandOverError::Adapter(error)));
+            }
+        };
+        let Parked {
+            snapshot,
+            descriptors,
+        } = parked;
+        match give(&snapshot, descriptors) {
+            Ok(sent) => Ok(sent),
+            Err(NotGiven {
+                descriptors, error, ..
+            }) => {
+                let error = HandOverError::Given(error);
+                let parked = Parked {
+                    snapshot,
+                    descriptors,
+                };
+                match handover::resume_all(parked) {
+                    Ok(ResumedAll { ias, .. }) => {
+                        let workers = ParkedWorkers { ias, snapshots };
+                        Err(self.go_on(workers, error))
+                    }
+                    Err(refused) => {
+                        let workers = ParkedWorkers {
+                            ias: Vec::new(),
+                            snapshots,
+                        };
+                        tracing::error!(error = %refused, "the adapter does not go on");
+                        Err(self.go_on(workers, error))
+                    }
+                }
+            }
+        }
+    }
+
+    fn threads(&self) -> impl Iterator<Item = &WorkerThread> {
+        self.ports().values().flat_map(Port::threads)
+    }
+
+    /// Parks all workers, which have paused.
+    fn park_workers(&mut self) -> Result<ParkedWorkers, HandOverError> {
+        let mut parked = ParkedWorkers::default();
+        let mut refused = None;
+        for thread in self.threads() {
+            let Some(worker) = thread.take() else {
+                let (worker, limit) = (thread.id(), Duration::ZERO);
+                refused = Some(HandOverError::Busy { worker, limit });
+                break;
+            };
+            match worker.park() {
+                Ok((ia, snapshot)) => {
+                    parked.ias.push(ia);
+                    parked.snapshots.push(snapshot);
+                }
+                Err(not_parked) => {
+                    let (worker, error) = *not_parked;
+                    thread.give_back(worker);
+                    refused = Some(HandOverError::Worker(error));
+                    break;
+                }
+            }
+        }
+        match refused {
+            None => Ok(parked),
+            Some(error) => Err(self.go_on(parked, error)),
+        }
+    }
+
+    /// Returns the state of the daemon for the next process.
+    fn words(&self, workers: &[WorkerSnapshot]) -> Result<Vec<u8>, HandOverError> {
+        let addresses = self.ports().iter();
+        let addresses = addresses.map(|(id, port)| (*id, port.addresses().to_vec()));
+        let words = Words {
+            settings: self.settings().clone(),
+            addresses: addresses.collect(),
+            disks: disks(self.target()),
+            target: self.target().park()?,
+            workers: workers.to_vec(),
+        };
+        let written = words.write();
+        written.map_err(|error| HandOverError::State {
+            why: error.to_string(),
+        })
+    }
+
+    /// Gives parked workers back to their threads, because of `error`. Workers without an instance are lost.
+    fn go_on(&mut self, workers: ParkedWorkers, error: HandOverError) -> HandOverError {
+        let mut lost = None;
+        let adapter = workers.ias.first().map(Adapter::of);
+        let mut ias = workers.ias.into_iter();
+        for snapshot in &workers.snapshots {
+            let worker = match ias.next() {
+                Some(ia) => Worker::resume(self.target(), ia, snapshot)
+                    .map_err(|refused| refused.1.to_string()),
+                None => Err("its device is stopped".to_owned()),
+            };
+            let mut threads = self.threads();
+            let thread = threads.find(|thread| thread.id() == snapshot.worker());
+            match (worker, thread) {
+                (Ok(worker), Some(thread)) => thread.give_back(worker),
+                (Ok(_), None) => {}
+                (Err(why), thread) => {
+                    self.target().forget_worker(snapshot.worker());
+                    if let Some(thread) = thread {
+                        thread.dismiss();
+                    }
+                    lost = Some(why);
+                }
+            }
+        }
+        if let Some(adapter) = adapter {
+            self.set_adapter(&adapter);
+        }
+        match lost {
+            None => error,
+            Some(lost) => {
+                let error = Box::new(error);
+                HandOverError::Lost { error, lost }
+            }
+        }
+    }
+
+    /// Goes on with the daemon of an earlier process. The state is checked, and the disks are opened and locked, before
+    /// the offer is claimed.
+    ///
+    /// # Errors
+    /// [`AdoptError`]; nothing is served. If the offer was claimed, its device is reset as soon as the descriptors are
+    /// closed.
+    pub fn adopt(offer: Offer) -> Result<Self, AdoptError> {
+        let (resumed, next) = handover::adopt_all_if(offer, Next::new)?;
+        next.go_on(resumed.ias)
+    }
+}
+
+/// Returns the namespaces of a target with the identities of their disks.
+fn disks(target: &Target) -> Vec<DiskWords> {
+    target.with(|model| {
+        let mut disks = Vec::new();
+        for subsystem in model.subsystems() {
+            disks.extend(subsystem.namespaces().map(|namespace| DiskWords {
+                subsystem: subsystem.name().to_string(),
+                nsid: namespace.nsid(),
+                identity: namespace.disk().identity(),
+            }));
+        }
+        disks
+    })
+}
+
+/// A daemon without its ports, and the workers that it will have.
+struct Next {
+    daemon: Daemon,
+    ports: BTreeMap<u16, PortSettings>,
+    workers: Vec<WorkerSnapshot>,
+}
+
+impl Next {
+    /// Makes the daemon of its state.
+    fn new(words: &[u8]) -> Result<Self, String> {
+        let words = Words::read(words).map_err(|error| error.to_string())?;
+        let Words {
+            settings,
+            addresses,
+            disks: parked_disks,
+            target,
+            workers,
+        } = words;
+        check_workers(&settings, &workers)?;
+        let daemon = Daemon::without_ports(&settings).map_err(|error| error.to_string())?;
+        for (id, port) in &settings.ports {
+            let at = addresses.get(id).cloned().unwrap_or_default();
+            let added = daemon.add_port_to_model(*id, port, at);
+            added.map_err(|error| format!("port {id}: {error}"))?;
+        }
+        // The target checks that the namespaces are those of its state.
+        for is in disks(daemon.target()) {
+            if !parked_disks.contains(&is) {
+                let (nsid, of) = (is.nsid, is.subsystem);
+                return Err(format!("namespace {nsid} of {of} has another disk"));
+            }
+        }
+        let daemon = daemon.resume_target(&target)?;
+        Ok(Self {
+            daemon,
+            ports: settings.ports,
+            workers,
+        })
+    }
+
+    /// Resumes the workers, and starts their threads.
+    fn go_on(self, ias: Vec<Ia>) -> Result<Daemon, AdoptError> {
+        let Self {
+            mut daemon,
+            ports,
+            workers: snapshots,
+        } = self;
+        let (instances, count) = (ias.len(), snapshots.len());
+        if instances != count {
+            return Err(AdoptError::Instances { instances, count });
+        }
+        let mut workers = BTreeMap::<u16, Vec<Worker>>::new();
+        let mut places = BTreeMap::<u16, (Adapter, Vec<SocketAddr>)>::new();
+        for (ia, snapshot) in ias.into_iter().zip(&snapshots) {
+            let (worker, config) = (snapshot.worker(), snapshot.config());
+            let place = places.entry(config.port);
+            place.or_insert_with(|| (Adapter::of(&ia), addresses(&ia, config.service)));
+            let resumed = Worker::resume(daemon.target(), ia, snapshot);
+            let resumed = resumed.map_err(|refused| AdoptError::Worker {
+                worker,
+                error: refused.1,
+            })?;
+            workers.entry(config.port).or_default().push(resumed);
+        }
+        for (id, place) in places {
+            let (Some(settings), Some(workers)) = (ports.get(&id), workers.remove(&id)) else {
+                continue;
+            };
+            if let Err(error) = daemon.run_port(id, settings, place, workers) {
+                daemon.end();
+                return Err(AdoptError::Port(error));
+            }
+        }
+        Ok(daemon)
+    }
+}
+
+/// Checks that the workers are those of the ports.
+fn check_workers(settings: &Settings, workers: &[WorkerSnapshot]) -> Result<(), String> {
+    let mut counts = BTreeMap::<u16, usize>::new();
+    for worker in workers {
+        let config = worker.config();
+        let port = settings.ports.get(&config.port);
+        if port.map(|port| worker_config(config.port, port)) != Some(config) {
+            let (worker, port) = (worker.worker(), config.port);
+            return Err(format!("worker {worker} is not one of port {port}"));
+        }
+        *counts.entry(config.port).or_default() += 1;
+    }
+    for (id, port) in &settings.ports {
+        let count = counts.get(id).copied().unwrap_or(0);
+        if count != usize::from(port.workers) {
+            return Err(format!("port {id} has {count} workers of {}", port.workers));
+        }
+    }
+    Ok(())
+}

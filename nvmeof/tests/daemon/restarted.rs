@@ -1,0 +1,267 @@
+//! Restart without reconnect: each process of the daemon hands its adapter and its hosts over to the next one, by the
+//! store of a service manager. The adapter's function and that of the host are behind vfio-user servers.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use control::Client;
+use nix::sys::signal::Signal;
+use nvmeof::nvme::Status;
+use nvmeof::nvme::command::{admin, io};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use udapl::fabric::Fabric;
+
+use crate::card::Card;
+use crate::host::{Host, Queue, command, transfer};
+use crate::process::{SUBSYSTEM, subsystem};
+use crate::store::{Kept, Manager, Service};
+
+const SERVICE: u16 = 4420;
+/// Exit status of a process that is to be started again.
+const AGAIN: i32 = 75;
+const DONE: Status = Status::SUCCESS;
+
+/// A service, its card, and its files.
+struct Unit {
+    folder: TempDir,
+    card: Card,
+    manager: Manager,
+    process: Service,
+}
+
+/// Returns a namespace on the disk of a folder, and more tables.
+fn on_disk(folder: &TempDir, more: &str) -> String {
+    let disk = folder.path().join("disk");
+    format!(
+        "[[subsystem]]\nnqn = \"{SUBSYSTEM}\"\nany_host = true\n[[subsystem.namespace]]\nnsid = 1\nfile = \"{}\"\n{more}",
+        disk.display()
+    )
+}
+
+impl Unit {
+    /// Starts a service whose card serves the daemon's function to this many clients.
+    fn start(clients: usize) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        fs::File::create(folder.path().join("disk"))?.set_len(1 << 20)?;
+        let card = Card::serving(folder.path(), clients)?;
+        configure(&folder, &card, &on_disk(&folder, ""))?;
+        let manager = Manager::start(&folder.path().join("notify"), Kept::new())?;
+        let process = spawn(&folder, &manager, &Kept::new())?;
+        manager.wait_for("READY=1")?;
+        Ok(Self {
+            folder,
+            card,
+            manager,
+            process,
+        })
+    }
+
+    fn configure(&self, tables: &str) -> Result<()> {
+        configure(&self.folder, &self.card, tables)
+    }
+
+    fn client(&self) -> Result<Client> {
+        Ok(Client::connect(&self.folder.path().join("control"))?)
+    }
+
+    fn status(&self) -> Result<Value> {
+        Ok(self.client()?.call("status", Value::Null)?)
+    }
+
+    /// Waits until the process ends to be started again. Returns what is in the store.
+    fn ended(self) -> Result<(TempDir, Card, Kept)> {
+        let Self {
+            folder,
+            card,
+            manager,
+            mut process,
+        } = self;
+        let status = process.wait()?;
+        assert_eq!(status.code(), Some(AGAIN), "{status}");
+        Ok((folder, card, manager.end()?))
+    }
+
+    /// Starts the next process with the descriptors of the store.
+    fn next((folder, card, kept): (TempDir, Card, Kept)) -> Result<Self> {
+        let duplicates = kept
+            .iter()
+            .map(|(name, fd)| Ok((name.clone(), fd.try_clone()?)));
+        let duplicates = duplicates.collect::<Result<Kept>>()?;
+        let manager = Manager::start(&folder.path().join("notify"), kept)?;
+        let process = spawn(&folder, &manager, &duplicates)?;
+        drop(duplicates);
+        manager.wait_for("READY=1")?;
+        Ok(Self {
+            folder,
+            card,
+            manager,
+            process,
+        })
+    }
+
+    /// Ends the service by SIGTERM. Nothing is left in the store.
+    fn stop(self) -> Result<()> {
+        let Self {
+            card,
+            manager,
+            mut process,
+            ..
+        } = self;
+        process.signal(Signal::SIGTERM)?;
+        let status = process.wait()?;
+        assert!(status.success(), "{status}");
+        assert!(manager.end()?.is_empty());
+        card.end();
+        Ok(())
+    }
+}
+
+fn settings(folder: &TempDir) -> PathBuf {
+    folder.path().join("nvmeofd.toml")
+}
+
+fn configure(folder: &TempDir, card: &Card, tables: &str) -> Result<()> {
+    let text = format!(
+        "[control]\nsocket = \"{}\"\n[[port]]\nid = 1\nadapter = \"{},address={}/24\"\nservice = {SERVICE}\nworkers = 2\nios = 160\nbuffers = 4\n{tables}",
+        folder.path().join("control").display(),
+        card.names[0],
+        Fabric::ipv4(0),
+    );
+    Ok(fs::write(settings(folder), text)?)
+}
+
+fn spawn(folder: &TempDir, manager: &Manager, kept: &Kept) -> Result<Service> {
+    manager.spawn(env!("CARGO_BIN_EXE_nvmeofd"), &settings(folder), kept)
+}
+
+/// Sends commands for blocks 0 to 7, block by block.
+fn send(host: &mut Host, queue: &mut Queue, opcode: u8) -> Result<Vec<u16>> {
+    let mut sent = Vec::new();
+    for block in 0..8 {
+        let mut sqe = transfer(opcode, block, 1);
+        sqe.sgl = host.data(usize::try_from(block)? * 512, 512);
+        sent.push(host.send(queue, sqe, &[])?);
+    }
+    Ok(sent)
+}
+
+/// Receives answers of commands that must succeed, each once.
+fn answered(host: &mut Host, queue: &mut Queue, mut sent: Vec<u16>) -> Result<()> {
+    while !sent.is_empty() {
+        let answer = host.response(queue)?;
+        assert_eq!(answer.status(), DONE);
+        let at = sent.iter().position(|one| *one == answer.cid.get());
+        sent.swap_remove(at.context("an answer of a command that waits")?);
+    }
+    Ok(())
+}
+
+fn content(round: u8) -> Vec<u8> {
+    (0..8)
+        .flat_map(|block| [round * 8 + block + 1; 512])
+        .collect()
+}
+
+/// The queues of a host stay, with commands under way, through several processes; the function is not reset. A
+/// namespace that the file has got meanwhile is there afterwards.
+#[test]
+fn hosts_stay_connected_through_restarts_and_see_a_changed_file() -> Result<()> {
+    let mut unit = Unit::start(1)?;
+    let mut host = Host::of(unit.card.open(1)?, Fabric::ipv4(0), SERVICE)?;
+    host.keep_alive_ms = 60_000;
+    let (mut admin, controller) = host.controller(&subsystem())?;
+    let mut queues = [
+        host.io_queue(&subsystem(), controller, 1, 32)?,
+        host.io_queue(&subsystem(), controller, 2, 32)?,
+    ];
+    let before = unit.card.resets();
+    for round in 0..4 {
+        let [first, second] = &mut queues;
+        host.memory.write_from(0, &content(round))?;
+        let writes = send(&mut host, first, io::WRITE)?;
+        if round % 2 == 0 {
+            unit.process.signal(Signal::SIGUSR2)?;
+        } else {
+            let asked: Value = unit.client()?.call("restart", Value::Null)?;
+            assert_eq!(asked, json!(true));
+        }
+        let parked = unit.ended()?;
+        assert!(!parked.2.is_empty());
+        // Nobody drives the adapter now.
+        let flush = host.send(second, command(io::FLUSH), &[])?;
+        if round == 2 {
+            let more = "[[subsystem.namespace]]\nnsid = 2\nnull = 1048576\n";
+            configure(&parked.0, &parked.1, &on_disk(&parked.0, more))?;
+        }
+        if round == 3 {
+            fs::write(settings(&parked.0), "[[prot]]")?;
+        }
+        unit = Unit::next(parked)?;
+        answered(&mut host, first, writes)?;
+        assert_eq!(host.response(second)?.cid.get(), flush);
+        host.memory.write_from(0, &[0; 8 * 512])?;
+        let reads = send(&mut host, second, io::READ)?;
+        answered(&mut host, second, reads)?;
+        assert_eq!(host.memory.read(0, 8 * 512)?, content(round));
+        let alive = host.command(&mut admin, command(admin::KEEP_ALIVE))?;
+        assert_eq!(alive.status(), DONE);
+        let status = unit.status()?;
+        assert_eq!(status["controllers"][0]["controller"], controller);
+        assert_eq!(status["controllers"][0]["queues"], json!([1, 2]));
+        let namespaces = status["subsystems"][0]["namespaces"].as_array();
+        let count = namespaces.context("namespaces")?.len();
+        assert_eq!(count, 1 + usize::from(round >= 2));
+    }
+    assert_eq!(unit.card.resets(), before);
+    let disk = fs::read(unit.folder.path().join("disk"))?;
+    assert_eq!(disk[..8 * 512], content(3));
+    drop(host);
+    unit.stop()
+}
+
+/// A daemon that cannot hand over says why, and goes on; by the signal, it ends as by SIGTERM, to be started again.
+#[test]
+fn a_restart_that_cannot_keep_the_hosts_is_refused_or_is_an_ordinary_one() -> Result<()> {
+    let unit = Unit::start(2)?;
+    let more = "[[subsystem.namespace]]\nnsid = 2\nmemory = 1048576\n";
+    unit.configure(&on_disk(&unit.folder, more))?;
+    unit.process.signal(Signal::SIGHUP)?;
+    unit.manager.wait_for("READY=1")?;
+    let refused = unit.client()?.call::<Value>("restart", Value::Null);
+    let refused = refused.expect_err("a refusal").to_string();
+    let why = format!("namespace 2 of {SUBSYSTEM} is memory of this process");
+    assert!(refused.contains(&why), "{refused}");
+    assert!(unit.status()?["ports"][0]["workers"][0]["serves"] == json!(true));
+    unit.process.signal(Signal::SIGUSR2)?;
+    let (folder, card, kept) = unit.ended()?;
+    assert!(kept.is_empty());
+    let unit = Unit::next((folder, card, kept))?;
+    // The second function has had no client.
+    drop(unit.card.open(1)?);
+    unit.stop()
+}
+
+/// A handover that has lost a descriptor is not used: the function is reset, and the daemon serves afresh.
+#[test]
+fn a_handover_that_is_not_whole_is_a_fresh_start() -> Result<()> {
+    let unit = Unit::start(2)?;
+    let mut host = Host::of(unit.card.open(1)?, Fabric::ipv4(0), SERVICE)?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let _queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    let before = unit.card.resets();
+    unit.process.signal(Signal::SIGUSR2)?;
+    let (folder, card, mut kept) = unit.ended()?;
+    let memory = kept.iter().position(|(name, _)| name.contains("memory"));
+    kept.remove(memory.context("memory")?);
+    let unit = Unit::next((folder, card, kept))?;
+    assert!(unit.card.resets() > before);
+    assert_eq!(unit.status()?["controllers"], json!([]));
+    // The host has not noticed yet.
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, DONE);
+    drop(host);
+    unit.stop()
+}
