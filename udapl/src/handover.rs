@@ -316,8 +316,8 @@ pub fn adopt_all(offer: Offer) -> Result<ResumedAll, NotAdopted> {
 }
 
 /// Does the same as [`adopt_all`], if `may` accepts the program's own bytes. It comes before all checks. So a program
-/// makes of them what it needs before it claims the offer, and a state that it cannot use is refused. Returns the result
-/// of `may`, too.
+/// makes of them what it needs before it claims the offer, and a state that it cannot use is refused. Returns the
+/// result of `may`, too.
 ///
 /// # Errors
 /// [`NotAdopted`]. The error of `may` is the reason of a [`ResumeFailure::Words`].

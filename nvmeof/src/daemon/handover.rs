@@ -123,7 +123,7 @@ pub enum AdoptError {
     },
     /// A port was not started.
     #[error("{0}")]
-    Port(DaemonError),
+    Port(Box<DaemonError>),
 }
 
 /// Checks that there is a service manager with a store. One that does not report its room may have none.
@@ -444,7 +444,7 @@ impl Next {
             };
             if let Err(error) = daemon.run_port(id, settings, place, workers) {
                 daemon.end();
-                return Err(AdoptError::Port(error));
+                return Err(AdoptError::Port(Box::new(error)));
             }
         }
         Ok(daemon)

@@ -111,8 +111,8 @@ impl Port {
         Self::run(target, id, settings, (adapter, addresses), made)
     }
 
-    /// Starts the threads of a port's workers, which the caller has made or resumed. `adapter` is theirs, and hosts find
-    /// them at `addresses`.
+    /// Starts the threads of a port's workers, which the caller has made or resumed. `adapter` is theirs, and hosts
+    /// find them at `addresses`.
     pub(super) fn run(
         target: &Target,
         id: u16,

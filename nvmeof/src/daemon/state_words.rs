@@ -1,10 +1,11 @@
 //! The state of a daemon that the next process goes on with: the program's own bytes of a parked adapter.
 //!
 //! ```text
-//!   form, 4 bytes, little-endian | postcard: settings as the text of a configuration file, addresses, disks, target, workers
+//!   number of the form | settings, as the text of a configuration file | addresses | disks | target | workers
 //! ```
 //!
-//! The adapter's snapshot around them has a checksum. A change of any type in here needs another number of the form.
+//! All of it is in the format of postcard. The adapter's snapshot around it has a checksum. A change of any type in
+//! here needs another number of the form.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -82,15 +83,12 @@ impl Words {
             target: self.target,
             workers: self.workers,
         };
-        postcard::to_extend(&form, FORM.to_le_bytes().to_vec()).map_err(damaged)
+        postcard::to_allocvec(&(FORM, form)).map_err(damaged)
     }
 
     /// Reads the state. Its values are not checked yet.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, WordsError> {
-        let (form, rest) = bytes
-            .split_first_chunk()
-            .ok_or_else(|| damaged("it is too short"))?;
-        let form = u32::from_le_bytes(*form);
+        let (form, rest) = postcard::take_from_bytes::<u32>(bytes).map_err(damaged)?;
         if form != FORM {
             return Err(WordsError::Form { form });
         }

@@ -10,7 +10,6 @@ use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::feature::EVENTS;
 use nvmeof::nvme::{Sqe, Status};
 use nvmeof::serve::{Served, Target, TargetSnapshot, Worker, WorkerConfig, WorkerSnapshot};
-use udapl::Ia;
 use udapl::handover::{self, Parked, Resumed};
 use uuid::Uuid;
 
@@ -98,6 +97,7 @@ fn a_target_goes_from_adapter_to_adapter_under_io_and_the_hosts_queues_stay() ->
     assert_eq!(host.command(&mut admin, enable)?.status(), DONE);
     let waits = host.send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
     let mut commands = 0;
+    let resets = card.resets();
     for round in 0..ROUNDS {
         let mut sent = Vec::new();
         for block in 0..16 {
@@ -139,6 +139,7 @@ fn a_target_goes_from_adapter_to_adapter_under_io_and_the_hosts_queues_stay() ->
         commands += 48;
     }
     assert!(target.done()[&0].commands >= commands);
+    assert_eq!(card.resets(), resets);
     let second = NamespaceConfig {
         nsid: Some(2),
         uuid: Uuid::from_u128(2),

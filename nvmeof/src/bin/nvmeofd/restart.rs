@@ -1,7 +1,6 @@
 //! Restart without reconnect: the descriptors and the state of the daemon go to its next process by systemd's store.
 
 use std::error::Error;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nvmeof::daemon::{AdoptError, Daemon, DaemonError, HandOverError, Settings, check_manager};
@@ -93,15 +92,16 @@ fn log_fresh(error: &dyn Error) {
 }
 
 /// Starts a daemon whose function another process has just let go.
-pub(crate) fn start(settings: &Settings) -> Result<Daemon, DaemonError> {
+pub(crate) fn start(settings: &Settings) -> Result<Daemon, Box<dyn Error>> {
     let until = Instant::now() + FREE_LIMIT;
     loop {
         match Daemon::start(settings) {
             Err(DaemonError::Port { port, error }) if Instant::now() < until => {
                 tracing::debug!(port, %error, "once more");
-                sleep(FREE_INTERVAL);
+                let clock = RealClock::new();
+                clock.wait(&[], clock.now() + FREE_INTERVAL);
             }
-            started => return started,
+            started => return Ok(started?),
         }
     }
 }
