@@ -75,7 +75,7 @@ pub fn suite() -> Suite {
                 "fio",
             ],
             script: include_str!("guest/service"),
-            variables: &[],
+            variables: &["RESTARTS"],
         },
         slots: Slots::Linked,
         memory: "2G",
@@ -123,6 +123,7 @@ fn judge(step: &Step) -> Result<String> {
         "sandboxed" => return sandboxed(step),
         "stored" => return stored(step),
         "parked" => return vfio::judge::parked(step),
+        "kept" => return kept(step),
         _ => {}
     }
     let shown = SHOWN.iter().find(|(of, _)| *of == step.name);
@@ -138,6 +139,26 @@ fn stored(step: &Step) -> Result<String> {
     step.line_with("5 descriptors are stored")?;
     step.line_with("0 descriptors are stored")?;
     vfio::judge::handover(step)
+}
+
+/// Checks that the host has not noticed restarts of the target but by the time that they took.
+fn kept(step: &Step) -> Result<String> {
+    step.line_with("0 lines of the host's log are of NVMe")?;
+    let errors = step.lines_with("err=");
+    ensure!(
+        errors.len() == 2 && errors.iter().all(|line| line.contains("err= 0")),
+        "{errors:?}"
+    );
+    let resets = step.line_with("resets: ")?;
+    let numbers: Vec<&str> = resets
+        .split(' ')
+        .filter(|word| word.parse::<u64>().is_ok())
+        .collect();
+    ensure!(
+        matches!(numbers[..], [before, after] if before == after),
+        "{resets}"
+    );
+    Ok(step.lines_with("stood still").join("; "))
 }
 
 /// Checks that the process has no capabilities, cannot gain any, and has a system call filter. Checks that exactly the
