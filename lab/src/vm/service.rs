@@ -143,7 +143,14 @@ fn stored(step: &Step) -> Result<String> {
 
 /// Checks that the host has not noticed restarts of the target but by the time that they took.
 fn kept(step: &Step) -> Result<String> {
-    step.line_with("0 lines of the host's log are of NVMe")?;
+    step.line_with("0 lines of the host are of NVMe")?;
+    let restarts = step.line_with("systemctl restart nvmeofd: ")?;
+    let count = restarts.split(' ').nth(3).unwrap_or_default();
+    // One more came before the host was there.
+    let handed_over = step.line_with("times handed over")?;
+    let times = handed_over.split(' ').next().unwrap_or_default();
+    let (count, times): (u64, u64) = (count.parse()?, times.parse()?);
+    ensure!(times > count, "{handed_over}, {restarts}");
     let errors = step.lines_with("err=");
     ensure!(
         errors.len() == 2 && errors.iter().all(|line| line.contains("err= 0")),
