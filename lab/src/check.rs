@@ -63,10 +63,11 @@ enum Extent {
     Whole,
 }
 
-/// Environment variables for [`Extent::Whole`]: number of calls that are compared with the model of DAT, generations
-/// on which the whole data path runs, and number of worlds of the campaign.
-const WHOLE: [(&str, &str); 3] = [
+/// Environment variables for [`Extent::Whole`]: number of calls that are compared with the model of DAT, extent of the
+/// harnesses with random inputs, generations on which the whole data path runs, and number of worlds of the campaign.
+const WHOLE: [(&str, &str); 4] = [
     ("CALLS", "1000000"),
+    ("FUZZ", "whole"),
     ("GENERATIONS", "all"),
     ("WORLDS", "240"),
 ];

@@ -167,7 +167,10 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
     let served = Served::new(&[]);
     let (mut listener, address) = served.listener("rping");
     let directory = tempfile::tempdir().expect("a directory");
-    let (code, report) = accept(directory.path(), &[&served.name("b"), "--peer", &address]);
+    let lines = "kernel peer,e-switch,DTOs,kill,perf,loopback";
+    let b = served.name("b");
+    let arguments = [&b, "--peer", &address, "--only", lines];
+    let (code, report) = accept(directory.path(), &arguments);
     assert_eq!(code, Some(0), "{report:#}");
     let (verdict, found) = line(&report, "kernel peer");
     assert_eq!(verdict, "ok", "{found}");
@@ -178,7 +181,6 @@ fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_
     assert_eq!(line(&report, "loopback").0, "ok");
     // The passive rping has ended, so the line "kernel peer" fails.
     fs::remove_dir_all(directory.path().join("bundle")).expect("it goes");
-    let b = served.name("b");
     let again = [&b, "--peer", &address, "--only", "kernel peer"];
     let (code, report) = accept(directory.path(), &again);
     assert_eq!((code, &report["ok"]), (Some(1), &Value::Bool(false)));
@@ -296,9 +298,11 @@ fn two_virtual_functions_of_one_card_are_accepted() {
     let served = Served::card(&["--vf", "0:mac=02:00:00:00:00:77,spoofchk"]);
     let directory = tempfile::tempdir().expect("a directory");
     let (one, other) = (served.name("card.vf0"), served.name("card.vf1"));
-    let (code, report) = accept(directory.path(), &[&one, &other]);
+    let lines = ["port", "e-switch", "DTOs", "connections", "kill", "perf"];
+    let only = lines.join(",");
+    let (code, report) = accept(directory.path(), &[&one, &other, "--only", &only]);
     assert_eq!(code, Some(0), "{report:#}");
-    for name in ["e-switch", "DTOs", "connections", "kill", "perf"] {
+    for name in lines {
         let (verdict, found) = line(&report, name);
         assert_eq!(verdict, "ok", "{name}: {found}");
     }

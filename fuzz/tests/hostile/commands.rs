@@ -7,6 +7,7 @@
 //! time still advances. After a function-level reset no object is left, and the function can be started again.
 
 use crate::bench::{BASE, Bench};
+use crate::extent;
 use crate::honest::Longest;
 use crate::live::{ATTACKED, End, HEALTHY, PAGE, RareChoice, Spoil, World, now_us, run, small};
 use bolero::{TypeGenerator, check, produce};
@@ -14,7 +15,6 @@ use driver::Device;
 use hw_sim::cmd::opcodes;
 use mlx_prm::*;
 use std::collections::BTreeSet;
-use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Number of bytes of the bench's memory that attacks may change: command queue, mailboxes, and all later allocations.
@@ -791,10 +791,11 @@ fn check_honest(bench: &mut Bench, longest: &Longest) {
 #[test]
 fn a_hostile_driver_leaves_nothing_behind() {
     static BESIDE: Longest = Longest::new("a hostile driver", "us", MOST_US);
+    let (iterations, time) = extent(3_000, 5);
     check!()
         .with_generator(produce::<Vec<Attack>>().with().len(0..120_usize))
-        .with_iterations(3_000)
-        .with_test_time(Duration::from_secs(5))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|attacks| {
             let mut driver = Driver {
                 world: World::new(),
@@ -879,10 +880,11 @@ enum Blind {
 #[test]
 fn blind_writes_leave_nothing_behind() {
     static BESIDE: Longest = Longest::new("blind writes", "us", MOST_US);
+    let (iterations, time) = extent(5_000, 3);
     check!()
         .with_type::<Vec<Blind>>()
-        .with_iterations(5_000)
-        .with_test_time(Duration::from_secs(3))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|actions| {
             let bench = Bench::power_on(small("blind", 1));
             bench.start();

@@ -5,6 +5,7 @@
 //! posted request, at most once, with no more bytes than the request asked for. The device never accesses an address
 //! that the driver has not mapped. Once the device is honest again, a reset makes it usable.
 
+use crate::extent;
 use crate::liar::{FaultyDevice, ScheduledInjection};
 use bolero::{TypeGenerator, check, produce};
 use dat_core::provider::{
@@ -372,10 +373,11 @@ fn a_lying_device_is_survived() {
     let opening = produce::<Vec<ScheduledInjection>>().with().len(0..4_usize);
     let injections = produce::<Vec<ScheduledInjection>>().with().len(0..60_usize);
     let actions = produce::<Vec<Action>>().with().len(0..60_usize);
+    let (iterations, time) = extent(1_500, 8);
     check!()
         .with_generator((opening, injections, actions, produce::<bool>()))
-        .with_iterations(1_500)
-        .with_test_time(Duration::from_secs(8))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|(opening, injections, actions, shared)| {
             let liar = FaultyDevice::new(opening.clone());
             if let Ok(mut session) = Session::open(liar.clone(), *shared) {
@@ -657,10 +659,11 @@ impl Clock for NonsenseClock {
 #[test]
 fn nonsense_numbers_and_capabilities_are_survived() {
     let actions = produce::<Vec<Action>>().with().len(0..20_usize);
+    let (iterations, time) = extent(4_000, 6);
     check!()
         .with_generator((produce::<Answers>(), actions))
-        .with_iterations(4_000)
-        .with_test_time(Duration::from_secs(6))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|(answers, actions)| {
             let device = Arc::new(Nonsense {
                 answers: answers.clone(),

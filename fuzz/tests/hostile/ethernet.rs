@@ -6,6 +6,7 @@
 //! as usual. Afterwards the firmware still runs, and the second function still receives a frame.
 
 use crate::eth_support::*;
+use crate::extent;
 use crate::honest::Longest;
 use crate::live::{Spoil, now_us};
 use bolero::{TypeGenerator, check, produce};
@@ -177,10 +178,11 @@ const MOST_US: u64 = 1;
 #[test]
 fn a_hostile_ethernet_driver_hurts_only_itself() {
     static BESIDE: Longest = Longest::new("a hostile Ethernet driver", "us", MOST_US);
+    let (iterations, time) = extent(600, 5);
     check!()
         .with_generator(produce::<Vec<Event>>().with().len(0..40_usize))
-        .with_iterations(600)
-        .with_test_time(Duration::from_secs(5))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|events| {
             let (sim, mut a, mut b) = pair();
             a.post_receives(4);
@@ -218,10 +220,11 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
 /// Parsing, checksums and segmentation never panic on a frame of arbitrary bytes.
 #[test]
 fn frames_of_any_bytes_are_looked_at_and_cut() {
+    let (iterations, time) = extent(20_000, 3);
     check!()
         .with_type::<(Vec<u8>, u16, u16, u8)>()
-        .with_iterations(20_000)
-        .with_test_time(Duration::from_secs(3))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|(bytes, header, mss, checksums)| {
             if let Some(headers) = Headers::of(bytes) {
                 let _ = Verdict::of(bytes, &headers, checksums & 1 == 1);

@@ -5,6 +5,7 @@
 //! simulator must not report any frame as a bug of the function's driver. No frame changes memory that no key covers.
 //! The firmware keeps running. The function's second connection still delivers messages within `MOST_US`.
 
+use crate::extent;
 use crate::honest::Longest;
 use crate::live::{
     ATTACKED, GSI_Q_KEY, HEALTHY, Live, MOST_US, RECEIVES, Spoil, World, data_segment, gid, mac,
@@ -18,7 +19,6 @@ use hw_sim::wire::{
 };
 use mlx_prm::*;
 use std::collections::HashSet;
-use std::time::Duration;
 
 /// Path MTU of the connections.
 const MTU: usize = 256;
@@ -438,10 +438,11 @@ impl WellBehaved {
 #[test]
 fn forged_packets_hurt_at_most_their_connection() {
     static BESIDE: Longest = Longest::new("forged packets", "us", MOST_US);
+    let (iterations, time) = extent(3_000, 5);
     check!()
         .with_generator(produce::<Vec<Event>>().with().len(0..80_usize))
-        .with_iterations(3_000)
-        .with_test_time(Duration::from_secs(5))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|events| {
             let mut world = World::new();
             let mut gsi = world.a.create_gsi();
@@ -511,10 +512,11 @@ fn forged_datagram_is_received() {
 #[test]
 fn frames_of_any_bytes_are_dropped_or_served() {
     static BESIDE: Longest = Longest::new("frames of any bytes", "us", MOST_US);
+    let (iterations, time) = extent(2_000, 2);
     check!()
         .with_type::<Vec<(bool, Vec<u8>)>>()
-        .with_iterations(2_000)
-        .with_test_time(Duration::from_secs(2))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|frames| {
             let mut world = World::new();
             for (number, (ours, bytes)) in frames.iter().enumerate() {
@@ -539,10 +541,11 @@ fn frames_of_any_bytes_are_dropped_or_served() {
 /// not checked, because it would almost always be wrong.
 #[test]
 fn packets_survive_being_emitted() {
+    let (iterations, time) = extent(50_000, 2);
     check!()
         .with_type::<(Forgery, Spoil, Spoil)>()
-        .with_iterations(50_000)
-        .with_test_time(Duration::from_secs(2))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|(forgery, headers, anywhere)| {
             let opcode = forgery.opcode();
             let payload = vec![0x99; usize::from(forgery.at) % 80];

@@ -33,6 +33,16 @@ mod bench;
 mod eth_support;
 
 use std::path::Path;
+use std::time::Duration;
+
+/// Returns the extent of a harness, as its number of iterations and the time after which it ends all the same: the
+/// whole one if `FUZZ` is `whole`, as before a change lands, and otherwise a quarter of it.
+fn extent(iterations: usize, seconds: u64) -> (usize, Duration) {
+    let is_whole = std::env::var("FUZZ").is_ok_and(|extent| extent == "whole");
+    let part = if is_whole { 1 } else { 4 };
+    let time = Duration::from_secs(seconds) / part;
+    (iterations / part as usize, time) // CAST: widening.
+}
 
 /// Each corpus belongs to an existing harness: bolero reads `MODULE__HARNESS` beside the module's file.
 #[test]

@@ -12,6 +12,7 @@ use bolero::{TypeGenerator, check};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::extent;
 use crate::honest::Longest;
 use nvmeof::auth::Key;
 use nvmeof::disk::{Disk, Source};
@@ -551,7 +552,7 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
-    let worlds = iterations(50_000);
+    let worlds = iterations(extent(50_000, 0).0);
     check!()
         .with_type::<[Step; 24]>()
         .with_iterations(worlds)

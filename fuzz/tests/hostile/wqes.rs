@@ -5,11 +5,11 @@
 //! commands transitions with corrupted contexts. Meanwhile and afterwards the other queue pairs carry messages as
 //! usual. The firmware keeps running, memory without a key is unchanged, and after a reset no object is left.
 
+use crate::extent;
 use crate::honest::Longest;
 use crate::live::{self, ATTACKED, MOST_US, RECEIVES, Spoil, World, data_segment, run};
 use bolero::{TypeGenerator, check, produce};
 use mlx_prm::*;
-use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// One action of the software at its queue pair.
@@ -268,10 +268,11 @@ fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
 #[test]
 fn a_hostile_queue_pair_hurts_only_itself() {
     static BESIDE: Longest = Longest::new("a hostile queue pair", "us", MOST_US);
+    let (iterations, time) = extent(3_000, 5);
     check!()
         .with_generator(produce::<Vec<Attack>>().with().len(0..80_usize))
-        .with_iterations(3_000)
-        .with_test_time(Duration::from_secs(5))
+        .with_iterations(iterations)
+        .with_test_time(time)
         .for_each(|attacks| {
             let mut world = World::new();
             // Both sides post some valid receives, so that sends find a buffer.

@@ -17,7 +17,7 @@ use super::output::{self, Found};
 use crate::shell;
 
 /// Number of jobs that run at a time.
-pub(super) const AT_ONCE: usize = 2;
+pub(super) const AT_ONCE: usize = 3;
 /// Number of jobs that run at a time beside the build, which has the processors otherwise.
 const BESIDE_BUILD: usize = 1;
 /// Time that the output of a job may stay open after its end.
