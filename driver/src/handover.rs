@@ -115,7 +115,7 @@ mod store;
 pub use claim::{Claim, Claimed, NotTaken, Offer};
 pub use error::HandoverError;
 pub use socket::{Receiver, await_receiver, receive};
-pub use store::{StoredDescriptors, StoredRefusal, store, take_stored};
+pub use store::{StoredDescriptors, StoredRefusal, check_store, store, take_stored};
 
 use crate::clock::Instant;
 use crate::snapshot::NamedFd;

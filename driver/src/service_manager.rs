@@ -64,6 +64,8 @@ pub struct ServiceManager {
     address: UnixAddr,
     /// Number of places in the store.
     room: Option<u64>,
+    /// True if the store has kept a descriptor of this process.
+    keeps: bool,
 }
 
 impl ServiceManager {
@@ -89,7 +91,11 @@ impl ServiceManager {
         let address = made.ok_or_else(|| ServiceManagerError::Address {
             address: String::from_utf8_lossy(address).into_owned(),
         })?;
-        Ok(Self { address, room })
+        Ok(Self {
+            address,
+            room,
+            keeps: false,
+        })
     }
 
     /// Returns the number of places in the descriptor store of this service, if the service manager reports it
@@ -97,6 +103,20 @@ impl ServiceManager {
     #[must_use]
     pub const fn store_room(&self) -> Option<u64> {
         self.room
+    }
+
+    /// Returns the same service manager, whose store has kept a descriptor of this process.
+    pub(crate) fn with_checked_store(&self) -> Self {
+        Self {
+            keeps: true,
+            ..self.clone()
+        }
+    }
+
+    /// Returns whether descriptors for which there are places are kept: the store has kept one, and the service manager
+    /// reports the number of places.
+    pub(crate) const fn keeps(&self) -> bool {
+        self.keeps && self.room.is_some()
     }
 
     /// Sends a message: lines of the form `NAME=value`. Waits until `deadline`, of the machine's monotonic clock, if

@@ -10,8 +10,8 @@
 //! them.
 //!
 //! The bytes and descriptors go to the next process over a UNIX socket ([`await_receiver`], [`receive`]), or by
-//! systemd's descriptor store ([`store`], [`take_stored`]). Module [`driver::handover`] describes the protocol, and the
-//! rule by which only one process can have a handover. [`adopt`] follows that rule.
+//! systemd's descriptor store ([`check_store`], [`store`], [`take_stored`]). Module [`driver::handover`] describes the
+//! protocol, and the rule by which only one process can have a handover. [`adopt`] follows that rule.
 //!
 //! A parked instance keeps its number, which is in all handles, and the first instance of each process has number 1. So
 //! the next process adopts before it opens an adapter of its own.
@@ -62,7 +62,7 @@ use thiserror::Error;
 
 pub use driver::handover::{
     HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors, StoredRefusal, Undecided,
-    await_receiver, receive, store, take_stored,
+    await_receiver, check_store, receive, store, take_stored,
 };
 pub use driver::{NamedFd, ServiceManager};
 pub use format::{FormatError, MAX_WORDS};

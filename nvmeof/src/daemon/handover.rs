@@ -62,7 +62,13 @@ pub enum HandOverError {
         /// Number of the namespace.
         nsid: u32,
     },
-    /// A worker has not paused in time, or has ended. A disk or a host may not have answered.
+    /// A worker has ended, because its adapter failed.
+    #[error("worker {worker} has ended")]
+    Ended {
+        /// Number of the worker.
+        worker: WorkerId,
+    },
+    /// A worker has not paused in time. A disk or a host may not have answered.
     #[error("worker {worker} has not paused within {} ms", limit.as_millis())]
     Busy {
         /// Number of the worker.
@@ -209,9 +215,12 @@ impl Daemon {
     ) -> Result<Sent, HandOverError> {
         let until = Instant::now() + limit;
         let mut threads = self.threads();
-        if let Some(busy) = threads.find(|thread| !thread.wait_for_pause(until)) {
-            let worker = busy.id();
-            return Err(HandOverError::Busy { worker, limit });
+        if let Some(thread) = threads.find(|thread| !thread.wait_for_pause(until)) {
+            let worker = thread.id();
+            return Err(match thread.serves() {
+                true => HandOverError::Busy { worker, limit },
+                false => HandOverError::Ended { worker },
+            });
         }
         drop(threads);
         let workers = self.park_workers()?;
@@ -232,32 +241,24 @@ impl Daemon {
             snapshot,
             descriptors,
         } = parked;
-        match give(&snapshot, descriptors) {
-            Ok(sent) => Ok(sent),
+        let (descriptors, error) = match give(&snapshot, descriptors) {
+            Ok(sent) => return Ok(sent),
             Err(NotGiven {
                 descriptors, error, ..
-            }) => {
-                let error = HandOverError::Given(error);
-                let parked = Parked {
-                    snapshot,
-                    descriptors,
-                };
-                match handover::resume_all(parked) {
-                    Ok(ResumedAll { ias, .. }) => {
-                        let workers = ParkedWorkers { ias, snapshots };
-                        Err(self.go_on(workers, error))
-                    }
-                    Err(refused) => {
-                        let workers = ParkedWorkers {
-                            ias: Vec::new(),
-                            snapshots,
-                        };
-                        tracing::error!(error = %refused, "the adapter does not go on");
-                        Err(self.go_on(workers, error))
-                    }
-                }
+            }) => (descriptors, HandOverError::Given(error)),
+        };
+        let resumed = handover::resume_all(Parked {
+            snapshot,
+            descriptors,
+        });
+        let ias = match resumed {
+            Ok(ResumedAll { ias, .. }) => ias,
+            Err(refused) => {
+                tracing::error!(error = %refused, "the adapter does not go on");
+                Vec::new()
             }
-        }
+        };
+        Err(self.go_on(ParkedWorkers { ias, snapshots }, error))
     }
 
     fn threads(&self) -> impl Iterator<Item = &WorkerThread> {
@@ -270,8 +271,8 @@ impl Daemon {
         let mut refused = None;
         for thread in self.threads() {
             let Some(worker) = thread.take() else {
-                let (worker, limit) = (thread.id(), Duration::ZERO);
-                refused = Some(HandOverError::Busy { worker, limit });
+                let worker = thread.id();
+                refused = Some(HandOverError::Ended { worker });
                 break;
             };
             match worker.park() {

@@ -2,20 +2,26 @@
 //! store of a service manager. The adapter's function and that of the host are behind vfio-user servers.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use control::Client;
 use nix::sys::signal::Signal;
+use nvmeof::daemon::{Daemon, HandOverError};
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::{admin, io};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use udapl::fabric::Fabric;
+use udapl::handover::{self, Offer, Sent};
+use udapl::reactor::{Clock, Instant, RealClock};
 
 use crate::card::Card;
 use crate::host::{Host, Queue, command, transfer};
-use crate::process::{SUBSYSTEM, subsystem};
+use crate::process::{SUBSYSTEM, parsed, subsystem};
 use crate::store::{Kept, Manager, Service};
 
 const SERVICE: u16 = 4420;
@@ -241,6 +247,73 @@ fn a_restart_that_cannot_keep_the_hosts_is_refused_or_is_an_ordinary_one() -> Re
     // The second function has had no client.
     drop(unit.card.open(1)?);
     unit.stop()
+}
+
+fn soon() -> Instant {
+    RealClock::new().now() + Duration::from_secs(60)
+}
+
+/// Lets a daemon hand itself over by a socket. `next` gets the offer, in another thread.
+fn hand_over<T: Send + 'static>(
+    daemon: &mut Daemon,
+    next: impl FnOnce(Offer) -> Result<T> + Send + 'static,
+) -> Result<(Result<Sent, HandOverError>, T)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let next = thread::spawn(move || next(handover::receive(theirs.into(), soon())?));
+    let receiver = handover::await_receiver(ours.into(), soon())?;
+    let limit = Duration::from_secs(60);
+    let sent = daemon.hand_over(limit, |snapshot, descriptors| {
+        let sent = receiver.send(snapshot, descriptors, soon());
+        if let Err(kept) = &sent {
+            kept.wait_for_receiver(soon()).expect("it lets go");
+        }
+        sent
+    });
+    Ok((sent, next.join().expect("no panic")?))
+}
+
+/// A handover that is refused leaves the daemon with its hosts, as often as it is tried. One that is accepted leaves it
+/// with nothing.
+#[test]
+fn a_daemon_whose_handover_is_refused_goes_on_and_can_try_again() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    fs::File::create(folder.path().join("disk"))?.set_len(1 << 20)?;
+    let card = Card::new(folder.path())?;
+    // Both daemons are in this process for a moment, and one alone could lock the disk.
+    configure(&folder, &card, &on_disk(&folder, "lock = false\n"))?;
+    let mut daemon = Daemon::start(&parsed(&settings(&folder))?)?;
+    let mut host = Host::of(card.open(1)?, Fabric::ipv4(0), SERVICE)?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    let before = card.resets();
+    for round in 0..3 {
+        host.memory.write_from(0, &content(round))?;
+        let writes = send(&mut host, &mut queue, io::WRITE)?;
+        let refuse = |offer: Offer| {
+            offer.claim.refuse("not today");
+            Ok(())
+        };
+        let (sent, ()) = hand_over(&mut daemon, refuse)?;
+        let refused = sent.expect_err("a refusal").to_string();
+        assert!(refused.contains("not today"), "{refused}");
+        answered(&mut host, &mut queue, writes)?;
+        assert_eq!(daemon.workers(1), [(0, true), (1, true)]);
+    }
+    let writes = send(&mut host, &mut queue, io::WRITE)?;
+    let (sent, mut next) = hand_over(&mut daemon, |offer| Ok(Daemon::adopt(offer)?))?;
+    assert!(sent?.undecided.is_none());
+    assert!(!daemon.serves() && next.serves());
+    answered(&mut host, &mut queue, writes)?;
+    let again = daemon.hand_over(Duration::ZERO, |_, _| unreachable!("there is no adapter"));
+    assert!(
+        matches!(again, Err(HandOverError::Adapters { count: 0 })),
+        "{again:?}"
+    );
+    assert_eq!(card.resets(), before);
+    drop(host);
+    next.end();
+    card.end();
+    Ok(())
 }
 
 /// A handover that has lost a descriptor is not used: the function is reset, and the daemon serves afresh.

@@ -96,6 +96,32 @@ fn a_store_that_has_dropped_descriptors_is_refused_with_their_names() {
     assert_eq!(refused.stored.names().len(), 4);
 }
 
+/// The check costs a wait. Without the number of places it says nothing about a handover.
+#[test]
+fn a_store_that_was_checked_and_reports_its_places_is_not_checked_again() {
+    for (room, checks) in [(Some(10), 1), (None, 2)] {
+        let manager = Manager::start(10, Vec::new());
+        let checked = check_store(&manager.client(room), far()).expect("kept");
+        let _sent = stored_in(&checked, SNAPSHOT, descriptors(5), far()).expect("stored");
+        let after = manager.end();
+        let is_check = |message: &&String| message.starts_with("FDSTORE=1\nFDNAME=handover-canary");
+        assert_eq!(after.messages.iter().filter(is_check).count(), checks);
+        assert_eq!(after.kept.len(), 6);
+    }
+    let manager = Manager::start(0, Vec::new());
+    let refused = check_store(&manager.client(Some(10)), far()).expect_err("noticed");
+    assert!(
+        matches!(refused, HandoverError::NotKept { needed: 2 }),
+        "{refused}"
+    );
+    let refused = check_store(&manager.client(Some(1)), far()).expect_err("noticed");
+    assert!(
+        matches!(refused, HandoverError::NoRoom { room: 1, needed: 2 }),
+        "{refused}"
+    );
+    manager.end();
+}
+
 /// systemd keeps an open file only once, under its first name.
 #[test]
 fn a_handover_that_has_one_open_file_twice_is_refused() {

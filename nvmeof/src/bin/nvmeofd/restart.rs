@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use nvmeof::daemon::{AdoptError, Daemon, DaemonError, HandOverError, Settings, check_manager};
-use udapl::handover::{NotAdopted, ServiceManager, StoredDescriptors, store};
+use udapl::handover::{NotAdopted, ServiceManager, StoredDescriptors, check_store, store};
 use udapl::reactor::{Clock, RealClock};
 
 /// Exit status of a process that is to be started again: EX_TEMPFAIL of sysexits.h(3head).
@@ -28,6 +28,7 @@ pub(crate) fn hand_over(
     manager: Option<&ServiceManager>,
 ) -> Result<(), HandOverError> {
     let manager = check_manager(manager)?;
+    let manager = check_store(manager, deadline(STORE_LIMIT)).map_err(HandOverError::Given)?;
     let began = Instant::now();
     let sent = daemon.hand_over(PAUSE_LIMIT, |snapshot, descriptors| {
         let (bytes, count) = (snapshot.len(), descriptors.len());
@@ -36,7 +37,7 @@ pub(crate) fn hand_over(
             descriptors = count,
             "the state goes to the next process"
         );
-        store(manager, snapshot, descriptors, deadline(STORE_LIMIT))
+        store(&manager, snapshot, descriptors, deadline(STORE_LIMIT))
     })?;
     // Both are of handovers over a socket.
     drop(sent);
