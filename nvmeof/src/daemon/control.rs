@@ -197,6 +197,10 @@ struct OfSave {
 impl Subject for Answers {
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
         let mut daemon = self.of.lock();
+        if daemon.is_handed_over() {
+            let what = "the next process of the daemon has it";
+            return Err(Refusal::new(FAILED, what.to_owned()));
+        }
         match method {
             "version" => to_json(&Version {
                 schema: SCHEMA,
@@ -229,7 +233,7 @@ impl Subject for Answers {
                 })?;
                 save_to(&daemon, path)
             }
-            "restart" => restart(&daemon),
+            "restart" => restart(&mut daemon),
             _ => change(&mut daemon, method, params),
         }
     }
@@ -240,12 +244,13 @@ impl Subject for Answers {
 }
 
 /// Checks whether the daemon can be handed over to its next process, and sends the process the signal for that.
-fn restart(daemon: &Daemon) -> Result<Value, Refusal> {
+fn restart(daemon: &mut Daemon) -> Result<Value, Refusal> {
     let failed = |error: String| Refusal::new(FAILED, error);
     let manager = ServiceManager::of_environment().map_err(|error| failed(error.to_string()))?;
     let checked = check_manager(manager.as_ref()).and_then(|_| daemon.check_hand_over());
     checked.map_err(|error| failed(error.to_string()))?;
     kill(Pid::this(), Signal::SIGUSR2).map_err(|error| failed(error.to_string()))?;
+    daemon.ask();
     Ok(true.into())
 }
 

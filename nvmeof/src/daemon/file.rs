@@ -38,7 +38,7 @@ pub const ACCESS: [(&str, Access); 5] = [
 ];
 
 /// Maximum size of a configuration file in bytes.
-const LONGEST: u64 = 16 << 20;
+pub(super) const LONGEST: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

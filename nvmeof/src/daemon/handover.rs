@@ -26,7 +26,7 @@ use super::port::{Port, addresses, worker_config};
 use super::settings::{PortSettings, Settings};
 use super::state::{Daemon, DaemonError};
 use super::state_words::{DiskWords, Words};
-use super::worker_thread::WorkerThread;
+use super::worker_thread::{Waited, WorkerThread};
 use crate::disk::Source;
 use crate::model::WorkerId;
 use crate::nvme::Nqn;
@@ -34,7 +34,7 @@ use crate::serve::{
     Target, TargetParkError, Worker, WorkerParkError, WorkerResumeError, WorkerSnapshot,
 };
 
-/// Reason why a daemon was not handed over. Unless [`Self::Lost`] says otherwise, it serves as before.
+/// Reason why a daemon was not handed over. With all but [`Self::Lost`], it serves as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandOverError {
@@ -68,11 +68,17 @@ pub enum HandOverError {
         /// Number of the worker.
         worker: WorkerId,
     },
-    /// A worker has not paused in time. A disk or a host may not have answered.
-    #[error("worker {worker} has not paused within {} ms", limit.as_millis())]
+    /// The adapter's function is simulated in this process.
+    #[error("{device} is simulated in this process, and ends with it")]
+    Simulated {
+        /// Part of the adapter's name that identifies the function.
+        device: String,
+    },
+    /// Workers have not paused in time. A disk or a host may not have answered.
+    #[error("workers {workers:?} have not paused within {} ms", limit.as_millis())]
     Busy {
-        /// Number of the worker.
-        worker: WorkerId,
+        /// Numbers of the workers.
+        workers: Vec<WorkerId>,
         /// The time that it had.
         limit: Duration,
     },
@@ -94,12 +100,12 @@ pub enum HandOverError {
     /// The handover was not given.
     #[error("{0}")]
     Given(HandoverError),
-    /// The handover was not given, and the adapter cannot go on: its ports are closed.
-    #[error("{error}; and the adapter is lost: {lost}")]
+    /// The handover was not given, and workers cannot go on: their connections end.
+    #[error("{error}; and workers are lost: {lost}")]
     Lost {
         /// The first reason.
         error: Box<Self>,
-        /// The reason why the adapter cannot go on.
+        /// The reason why they cannot go on.
         lost: String,
     },
 }
@@ -155,35 +161,29 @@ impl Daemon {
     /// Checks what can be checked without an effect on hosts: whether [`Self::hand_over`] could succeed.
     ///
     /// # Errors
-    /// [`HandOverError::Adapters`], [`HandOverError::Memory`].
+    /// [`HandOverError::Adapters`], [`HandOverError::Simulated`], [`HandOverError::Ended`], [`HandOverError::Memory`].
     pub fn check_hand_over(&self) -> Result<(), HandOverError> {
         // An open port's name is valid.
         let devices = self.ports().values().filter_map(|port| port.device().ok());
-        let count = devices.collect::<BTreeSet<_>>().len();
-        if count != 1 {
-            return Err(HandOverError::Adapters { count });
+        let mut devices: Vec<String> = devices.collect::<BTreeSet<_>>().into_iter().collect();
+        let count = devices.len();
+        let device = devices.pop().filter(|_| count == 1);
+        let device = device.ok_or(HandOverError::Adapters { count })?;
+        if device.starts_with("sim:") {
+            return Err(HandOverError::Simulated { device });
         }
-        for (subsystem, of) in &self.settings().subsystems {
-            for (nsid, namespace) in &of.namespaces {
-                match namespace.source {
-                    Source::Memory(_) | Source::Faulty(_) => {
-                        return Err(HandOverError::Memory {
-                            subsystem: subsystem.clone(),
-                            nsid: *nsid,
-                        });
-                    }
-                    Source::File(_) | Source::Given(_) | Source::Null(_) => {}
-                }
-            }
+        if let Some(ended) = self.threads().find(|thread| !thread.serves()) {
+            let worker = ended.id();
+            return Err(HandOverError::Ended { worker });
         }
-        Ok(())
+        check_sources(self.settings())
     }
 
     /// Pauses all workers, for which they have the time `limit`, parks the adapter, and gives it to the next process by
     /// `give`. If this succeeds, the daemon has no ports any more, and the process ends.
     ///
     /// # Errors
-    /// [`HandOverError`]. The workers go on.
+    /// [`HandOverError`]. With all but [`HandOverError::Lost`], all workers go on.
     pub fn hand_over(
         &mut self,
         limit: Duration,
@@ -214,19 +214,17 @@ impl Daemon {
         give: impl FnOnce(&[u8], Vec<NamedFd>) -> Result<Sent, NotGiven>,
     ) -> Result<Sent, HandOverError> {
         let until = Instant::now() + limit;
-        let mut threads = self.threads();
-        if let Some(thread) = threads.find(|thread| !thread.wait_for_pause(until)) {
-            let worker = thread.id();
-            return Err(match thread.serves() {
-                true => HandOverError::Busy { worker, limit },
-                false => HandOverError::Ended { worker },
-            });
-        }
-        drop(threads);
-        let workers = self.park_workers()?;
-        let words = match self.words(&workers.snapshots) {
-            Ok(words) => words,
-            Err(error) => return Err(self.go_on(workers, error)),
+        let (workers, words) = loop {
+            self.wait_for_pauses(until, limit)?;
+            match self.park_target() {
+                Ok(parked) => break parked,
+                // A worker has got a message after it paused. It handles the message, and pauses again.
+                Err(
+                    HandOverError::Worker(WorkerParkError::Busy { .. })
+                    | HandOverError::Target(TargetParkError::Messages { .. }),
+                ) if Instant::now() < until => {}
+                Err(error) => return Err(error),
+            }
         };
         let ParkedWorkers { ias, snapshots } = workers;
         let parked = match handover::park_all(ias, &words) {
@@ -259,6 +257,34 @@ impl Daemon {
             }
         };
         Err(self.go_on(ParkedWorkers { ias, snapshots }, error))
+    }
+
+    /// Waits until all workers have paused.
+    fn wait_for_pauses(&self, until: Instant, limit: Duration) -> Result<(), HandOverError> {
+        for thread in self.threads() {
+            match thread.wait_for_pause(until) {
+                Waited::Paused => {}
+                Waited::Ended => {
+                    let worker = thread.id();
+                    return Err(HandOverError::Ended { worker });
+                }
+                Waited::TimedOut => {
+                    let workers = self.target().busy_workers();
+                    return Err(HandOverError::Busy { workers, limit });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Parks all workers and the target. Returns the workers, and the state of the daemon. If this fails, the workers
+    /// are with their threads again.
+    fn park_target(&mut self) -> Result<(ParkedWorkers, Vec<u8>), HandOverError> {
+        let workers = self.park_workers()?;
+        match self.words(&workers.snapshots) {
+            Ok(words) => Ok((workers, words)),
+            Err(error) => Err(self.go_on(workers, error)),
+        }
     }
 
     fn threads(&self) -> impl Iterator<Item = &WorkerThread> {
@@ -320,7 +346,7 @@ impl Daemon {
             let worker = match ias.next() {
                 Some(ia) => Worker::resume(self.target(), ia, snapshot)
                     .map_err(|refused| refused.1.to_string()),
-                None => Err("its device is stopped".to_owned()),
+                None => Err("the adapter does not go on".to_owned()),
             };
             let mut threads = self.threads();
             let thread = threads.find(|thread| thread.id() == snapshot.worker());
@@ -394,6 +420,7 @@ impl Next {
             workers,
         } = words;
         check_workers(&settings, &workers)?;
+        check_sources(&settings).map_err(|error| error.to_string())?;
         let daemon = Daemon::without_ports(&settings).map_err(|error| error.to_string())?;
         for (id, port) in &settings.ports {
             let at = addresses.get(id).cloned().unwrap_or_default();
@@ -401,6 +428,7 @@ impl Next {
             added.map_err(|error| format!("port {id}: {error}"))?;
         }
         // The target checks that the namespaces are those of its state.
+        let parked_disks: BTreeSet<DiskWords> = parked_disks.into_iter().collect();
         for is in disks(daemon.target()) {
             if !parked_disks.contains(&is) {
                 let (nsid, of) = (is.nsid, is.subsystem);
@@ -408,6 +436,10 @@ impl Next {
             }
         }
         let daemon = daemon.resume_target(&target)?;
+        let resumed: BTreeSet<WorkerId> = workers.iter().map(WorkerSnapshot::worker).collect();
+        if !daemon.target().parked_workers().iter().eq(&resumed) {
+            return Err("the target has other workers".to_owned());
+        }
         Ok(Self {
             daemon,
             ports: settings.ports,
@@ -450,6 +482,24 @@ impl Next {
         }
         Ok(daemon)
     }
+}
+
+/// Checks that no disk ends with its process.
+fn check_sources(settings: &Settings) -> Result<(), HandOverError> {
+    for (subsystem, of) in &settings.subsystems {
+        for (nsid, namespace) in &of.namespaces {
+            match namespace.source {
+                Source::Memory(_) | Source::Faulty(_) => {
+                    return Err(HandOverError::Memory {
+                        subsystem: subsystem.clone(),
+                        nsid: *nsid,
+                    });
+                }
+                Source::File(_) | Source::Given(_) | Source::Null(_) => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the workers are those of the ports.

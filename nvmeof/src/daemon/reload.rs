@@ -206,12 +206,16 @@ impl Daemon {
         for (what, differs) in [
             ("serial", there.serial != wanted.serial),
             ("model", there.model != wanted.model),
-            ("any_host", there.any_host != wanted.any_host),
         ] {
             if differs {
                 told.needs_restart
                     .push(format!("{what} of subsystem {name}"));
             }
+        }
+        if there.any_host != wanted.any_host {
+            let set = self.set_any_host(name, wanted.any_host);
+            let what = format!("any_host = {} of subsystem {name}", wanted.any_host);
+            told.took(what, set);
         }
         for host in there.hosts.keys() {
             if !wanted.hosts.contains_key(host) {
@@ -322,6 +326,35 @@ mod tests {
         let refused = daemon.reload(&settings);
         assert_eq!((refused.done.len(), refused.refused.len()), (0, 1));
         assert!(has(&daemon, KEYS[1]));
+    }
+
+    #[test]
+    fn a_reload_lets_any_host_in_or_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("a"), KEYS[0]).expect("room");
+        let of = "nqn.2026-11.test:a";
+        let mut settings = listed(&[of], "a", &folder);
+        let mut daemon = Daemon::new(Target::default());
+        daemon.reload(&settings);
+        let other = name("nqn.2026-11.test:other");
+        let allows = |daemon: &Daemon| {
+            daemon.target().with(|model| {
+                let mut all = model.subsystems();
+                all.any(|one| one.allows(&other))
+            })
+        };
+        for any_host in [true, false] {
+            let subsystem = settings.subsystems.get_mut(&name(of));
+            subsystem.expect("a subsystem").any_host = any_host;
+            let told = daemon.reload(&settings);
+            assert_eq!(
+                (told.done.len(), told.needs_restart.len()),
+                (1, 0),
+                "{told:?}"
+            );
+            assert_eq!(allows(&daemon), any_host);
+            assert_eq!(daemon.settings(), &settings);
+        }
     }
 
     #[test]

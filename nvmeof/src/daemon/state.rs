@@ -92,6 +92,10 @@ pub struct Daemon {
     target: Target,
     settings: Settings,
     ports: BTreeMap<u16, Port>,
+    /// True once the next process has the ports: changes would be lost.
+    is_handed_over: bool,
+    /// True if a client of the control socket has asked for the handover that comes.
+    is_asked: bool,
 }
 
 impl Daemon {
@@ -102,7 +106,25 @@ impl Daemon {
             target,
             settings: Settings::default(),
             ports: BTreeMap::new(),
+            is_handed_over: false,
+            is_asked: false,
         }
+    }
+
+    /// Returns whether the next process has the ports. Changes of this daemon are refused then.
+    #[must_use]
+    pub const fn is_handed_over(&self) -> bool {
+        self.is_handed_over
+    }
+
+    /// Records that a client of the control socket has asked for a handover.
+    pub(super) const fn ask(&mut self) {
+        self.is_asked = true;
+    }
+
+    /// Returns whether a client of the control socket has asked for the handover that comes, and forgets that.
+    pub const fn take_asked(&mut self) -> bool {
+        core::mem::replace(&mut self.is_asked, false)
     }
 
     /// Starts a daemon with these settings: first the subsystems, so that the first host finds them, then the ports.
@@ -387,6 +409,19 @@ impl Daemon {
         self.allow_host_with(subsystem, host, settings, keys)
     }
 
+    /// Sets whether any host may connect to a subsystem. Hosts that may not connect any more are disconnected.
+    pub(super) fn set_any_host(
+        &mut self,
+        subsystem: &Nqn,
+        any_host: bool,
+    ) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.set_any_host(subsystem, any_host))?;
+        self.subsystem_mut(subsystem)?.any_host = any_host;
+        tracing::info!(%subsystem, any_host, "any host");
+        Ok(())
+    }
+
     /// Allows a host, which has these keys, to connect to a subsystem.
     pub(super) fn allow_host_with(
         &mut self,
@@ -512,6 +547,7 @@ impl Daemon {
 
     /// Removes all open ports from this value. Their workers have gone to the next process.
     pub(super) fn take_ports(&mut self) -> BTreeMap<u16, Port> {
+        self.is_handed_over = true;
         core::mem::take(&mut self.ports)
     }
 

@@ -43,7 +43,7 @@ fn damaged(why: impl ToString) -> WordsError {
 }
 
 /// A namespace with its disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct DiskWords {
     pub subsystem: String,
     pub nsid: u32,
@@ -73,11 +73,26 @@ struct Form {
     workers: Vec<WorkerSnapshot>,
 }
 
+fn read_settings(text: &str) -> Result<Settings, WordsError> {
+    let failed = |why: String| WordsError::Settings { why };
+    if text.len() as u64 > file::LONGEST {
+        return Err(failed(format!("they have {} bytes", text.len())));
+    }
+    let settings = file::parse(Path::new("settings"), text);
+    settings.map_err(|mistakes| failed(mistakes.to_string()))
+}
+
 impl Words {
     /// Writes the state.
     pub(super) fn write(self) -> Result<Vec<u8>, WordsError> {
+        let text = write::text(&self.settings);
+        // A path may have bytes that the text of a file cannot have.
+        if read_settings(&text)? != self.settings {
+            let why = "a configuration file cannot have them".to_owned();
+            return Err(WordsError::Settings { why });
+        }
         let form = Form {
-            settings: write::text(&self.settings),
+            settings: text,
             addresses: self.addresses,
             disks: self.disks,
             target: self.target,
@@ -96,12 +111,8 @@ impl Words {
         if !rest.is_empty() {
             return Err(damaged(format!("{} bytes are left over", rest.len())));
         }
-        let settings = file::parse(Path::new("settings"), &read.settings);
-        let settings = settings.map_err(|mistakes| WordsError::Settings {
-            why: mistakes.to_string(),
-        })?;
         Ok(Self {
-            settings,
+            settings: read_settings(&read.settings)?,
             addresses: read.addresses,
             disks: read.disks,
             target: read.target,

@@ -82,6 +82,15 @@ impl Drop for End {
     }
 }
 
+/// Outcome of a wait for a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waited {
+    Paused,
+    TimedOut,
+    /// The thread has no worker any more.
+    Ended,
+}
+
 /// A worker and its thread.
 pub(super) struct WorkerThread {
     id: WorkerId,
@@ -122,9 +131,8 @@ impl WorkerThread {
         !self.thread.is_finished()
     }
 
-    /// Waits until the worker has paused, because the target is held. Returns whether it has; `false` if it has ended,
-    /// or `until` has passed.
-    pub(super) fn wait_for_pause(&self, until: Instant) -> bool {
+    /// Waits until the worker has paused, because the target is held, or has ended, or `until` has passed.
+    pub(super) fn wait_for_pause(&self, until: Instant) -> Waited {
         let left = until.saturating_duration_since(Instant::now());
         let has_place = |place: &mut Place| match place {
             Place::Running | Place::Returned(_) => true,
@@ -135,7 +143,11 @@ impl WorkerThread {
             .has_changed
             .wait_timeout_while(self.slot.lock(), left, has_place);
         let (place, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        matches!(*place, Place::Paused(_))
+        match *place {
+            Place::Paused(_) => Waited::Paused,
+            Place::Running | Place::Returned(_) => Waited::TimedOut,
+            Place::Taken | Place::Dismissed | Place::Ended => Waited::Ended,
+        }
     }
 
     /// Takes the worker, which has paused. [`Self::give_back`] or [`Self::dismiss`] follows.
@@ -166,8 +178,9 @@ impl WorkerThread {
 
     /// Lets a worker go on that has paused, after [`Target::release`].
     pub(super) fn wake(&self) {
-        drop(self.slot.lock());
-        self.slot.has_changed.notify_all();
+        if let Some(worker) = self.take() {
+            self.give_back(worker);
+        }
     }
 
     /// Waits for the end of the thread. Returns the worker's counters; `None` if it has failed, or was not returned.

@@ -22,7 +22,7 @@ use udapl::reactor::{File, ReactorError};
 use super::{DiskError, again, copy};
 
 /// Identity of a file or a block device, independent of its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     /// Device number of the block device, or of the file system that the file is on.
     device: u64,

@@ -407,6 +407,22 @@ impl Model {
         Ok(())
     }
 
+    /// Sets whether any host may connect to a subsystem. Hosts that may not connect any more are disconnected.
+    ///
+    /// # Errors
+    /// There is no such subsystem.
+    pub fn set_any_host(&mut self, subsystem: &Nqn, any_host: bool) -> Result<(), ModelError> {
+        self.subsystem_mut(subsystem)?.set_any_host(any_host);
+        let of = self.subsystems.get(subsystem);
+        let may_stay = |host: &Nqn| of.is_some_and(|of| of.allows(host));
+        let is_over = |one: &&Controller| one.subsystem() == subsystem && !may_stay(one.host());
+        let over = self.controllers.values().filter(is_over);
+        let over: BTreeSet<u16> = over.map(Controller::id).collect();
+        self.end_controllers(|one| over.contains(&one.id()));
+        self.discovery_changed();
+        Ok(())
+    }
+
     /// Adds a port.
     ///
     /// # Errors

@@ -136,6 +136,10 @@ impl Subsystem {
         self.namespaces().find(|namespace| namespace.uuid() == uuid)
     }
 
+    pub(super) const fn set_any_host(&mut self, any_host: bool) {
+        self.config.any_host = any_host;
+    }
+
     pub(super) fn add(&mut self, config: NamespaceConfig) -> Result<u32, ModelError> {
         let (_, there) = self.namespaces.snapshot();
         let mut namespaces = there.to_vec();

@@ -262,6 +262,18 @@ impl Target {
         hold.is_on && members(&self.inboxes()).all(|worker| is_quiet(&worker))
     }
 
+    /// Returns the workers that are neither quiet nor parked, while the target is held.
+    #[must_use]
+    pub fn busy_workers(&self) -> Vec<WorkerId> {
+        let hold = lock(&self.0.hold);
+        let is_quiet =
+            |worker: &WorkerId| hold.quiet.contains(worker) || hold.parked.contains(worker);
+        let inboxes = self.inboxes();
+        members(&inboxes)
+            .filter(|worker| !is_quiet(worker))
+            .collect()
+    }
+
     /// Parks the target, whose workers are all parked: its model and its clock, of which [`Target::resume`] makes a
     /// target again. If the parking is given up, the target goes on as it is, with
     /// [`Worker::resume`](super::Worker::resume) of each worker, and after [`Target::release`].

@@ -3,7 +3,10 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use nvmeof::daemon::{AdoptError, Daemon, DaemonError, HandOverError, Settings, check_manager};
+use nvmeof::daemon::{
+    AdoptError, Daemon, DaemonError, HandOverError, PortError, Settings, check_manager,
+};
+use udapl::error::OpenError;
 use udapl::handover::{NotAdopted, ServiceManager, StoredDescriptors, check_store, store};
 use udapl::reactor::{Clock, RealClock};
 
@@ -39,8 +42,10 @@ pub(crate) fn hand_over(
         );
         store(&manager, snapshot, descriptors, deadline(STORE_LIMIT))
     })?;
-    // Both are of handovers over a socket.
-    drop(sent);
+    if let Some(error) = sent.unacknowledged {
+        tracing::error!(%error, "it is not known whether the next process gets the hosts");
+        return Ok(());
+    }
     tracing::info!(
         ms = began.elapsed().as_millis(),
         "handed over: connections stay"
@@ -79,7 +84,7 @@ pub(crate) fn adopt(
             offer.claim.take()?.end(Err("it is not used"));
             Ok(None)
         }
-        // It is still in the store.
+        // This process cannot know who has it.
         Err(AdoptError::Adapter(NotAdopted::Claim { error, .. })) => Err(error.into()),
         Err(error) => {
             log_fresh(&error);
@@ -97,7 +102,11 @@ pub(crate) fn start(settings: &Settings) -> Result<Daemon, Box<dyn Error>> {
     let until = Instant::now() + FREE_LIMIT;
     loop {
         match Daemon::start(settings) {
-            Err(DaemonError::Port { port, error }) if Instant::now() < until => {
+            // A descriptor that was not handed in does not come later.
+            Err(DaemonError::Port {
+                port,
+                error: PortError::Open(error),
+            }) if !matches!(error, OpenError::HandedIn { .. }) && Instant::now() < until => {
                 tracing::debug!(port, %error, "once more");
                 let clock = RealClock::new();
                 clock.wait(&[], clock.now() + FREE_INTERVAL);

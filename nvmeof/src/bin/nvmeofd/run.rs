@@ -59,21 +59,35 @@ pub(crate) fn run(
         tracing::info!(?handed_in, "descriptors");
     }
     let notify = Notify::of_environment();
-    let daemon = match stored {
-        None => Daemon::start(&wanted?)?,
-        Some(stored) => match restart::adopt(stored, notify.manager())? {
-            Some(mut daemon) => {
-                take_in(&mut daemon, wanted, &log);
-                daemon
+    let adopted = match stored {
+        Some(stored) => restart::adopt(stored, notify.manager())?.map(|daemon| (daemon, true)),
+        None => Some((
+            Daemon::start(wanted.as_ref().map_err(Clone::clone)?)?,
+            false,
+        )),
+    };
+    let (daemon, is_adopted) = match adopted {
+        Some((mut daemon, true)) => {
+            let has_ports = wanted.as_ref().is_ok_and(|wanted| !wanted.ports.is_empty());
+            take_in(&mut daemon, wanted, &log);
+            if has_ports && daemon.settings().ports.is_empty() {
+                tracing::error!("no port could be opened with its new settings: once more, afresh");
+                return Ok(restart::AGAIN.into());
             }
-            None => restart::start(&wanted?)?,
-        },
+            (daemon, true)
+        }
+        Some(started) => started,
+        None => (restart::start(&wanted?)?, false),
     };
     let settings = daemon.settings().clone();
     let of = Controlled::new(daemon, path.map(Path::to_owned));
-    let served = serve_others(&of, &settings);
-    let socket = match served {
+    let socket = match serve_others(&of, &settings) {
         Ok(socket) => socket,
+        // The hosts are here, and it is not their fault.
+        Err(error) if is_adopted => {
+            tracing::error!(%error, "there is no control socket, or there are no metrics");
+            None
+        }
         Err(error) => {
             end(of);
             return Err(error);
@@ -156,13 +170,19 @@ fn sleep(
                 notify.ready(&summary(of));
             }
             Some(Signal::SIGUSR2) => {
-                return Ok(match restart::hand_over(&mut of.lock(), notify.manager()) {
-                    Ok(()) => End::HandedOver,
+                notify.watchdog();
+                let mut daemon = of.lock();
+                let is_asked = daemon.take_asked();
+                match restart::hand_over(&mut daemon, notify.manager()) {
+                    Ok(()) => return Ok(End::HandedOver),
+                    Err(error) if is_asked => {
+                        tracing::error!(%error, "the hosts are not handed over, and stay here");
+                    }
                     Err(error) => {
                         tracing::error!(%error, "the hosts are not handed over, and their connections end");
-                        End::Restarts
+                        return Ok(End::Restarts);
                     }
-                });
+                }
             }
             Some(signal) => {
                 tracing::info!(%signal, "no new connections, and the present ones end; a second signal ends at once");
