@@ -266,7 +266,10 @@ impl Io {
         self.in_capsule = in_capsule;
         self.data = Data::None;
         self.bytes = 0;
-        self.work = Work::Single;
+        // Few commands have work of another kind, which would have to be dropped.
+        if !matches!(self.work, Work::Single) {
+            self.work = Work::Single;
+        }
         self.is_orphan = false;
         self.status = Status::SUCCESS;
         self.began = None;
@@ -432,7 +435,7 @@ impl Io {
         if self.partner.is_some() {
             return Do::Pair;
         }
-        if self.work == Work::Abandoned {
+        if matches!(self.work, Work::Abandoned) {
             return Do::Refuse(Status::FAILED_FUSED.dnr());
         }
         let may_write = |block: &u64| self.sqe.may_write(*block);
@@ -528,7 +531,7 @@ impl Io {
             opcode::READ => self.put(),
             opcode::COMPARE => self.compare_second(memory),
             opcode::VERIFY | opcode::COPY | opcode::DATASET_MANAGEMENT => Do::Again,
-            opcode::WRITE_ZEROES if self.work == Work::Forced => Do::Again,
+            opcode::WRITE_ZEROES if matches!(self.work, Work::Forced) => Do::Again,
             _ => self.done(),
         }
     }

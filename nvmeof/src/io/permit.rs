@@ -65,7 +65,7 @@ pub(crate) fn permit(opcode: u8, issuer: &Issuer<'_>, local: &Local) -> Result<(
 }
 
 /// Checks a command, and returns the length of its data in bytes, in either direction.
-#[inline]
+#[inline(always)]
 pub(crate) fn check(sqe: &Sqe, issuer: &Issuer<'_>, local: &Local) -> Result<u32, Status> {
     permit(sqe.opcode, issuer, local)?;
     let namespace = &*local.namespace;

@@ -1,7 +1,7 @@
 //! The progress of a command that needs several operations of a disk ([`super::steps`]).
 
 /// The progress of a command that needs several operations.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) enum Work {
     /// A command that needs one operation.
     #[default]
@@ -19,7 +19,7 @@ pub(crate) enum Work {
 }
 
 /// The progress of a Copy.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Copy {
     /// Checked source ranges: first block, and number of blocks.
     pub ranges: Vec<(u64, u32)>,
