@@ -156,6 +156,9 @@ fn kept(step: &Step) -> Result<String> {
         errors.len() == 2 && errors.iter().all(|line| line.contains("err= 0")),
         "{errors:?}"
     );
+    // fio reads only what it verifies.
+    let reads = step.lines_with("read: IOPS=").len();
+    ensure!(reads == 2, "fio has verified in {reads} of 2 runs");
     let resets = step.line_with("resets: ")?;
     let numbers: Vec<&str> = resets
         .split(' ')

@@ -198,7 +198,7 @@ impl Subject for Answers {
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
         let mut daemon = self.of.lock();
         if daemon.is_handed_over() {
-            let what = "the next process of the daemon has it";
+            let what = "the daemon was handed over to its next process, and this one ends";
             return Err(Refusal::new(FAILED, what.to_owned()));
         }
         match method {
@@ -250,7 +250,7 @@ fn restart(daemon: &mut Daemon) -> Result<Value, Refusal> {
     let checked = check_manager(manager.as_ref()).and_then(|_| daemon.check_hand_over());
     checked.map_err(|error| failed(error.to_string()))?;
     kill(Pid::this(), Signal::SIGUSR2).map_err(|error| failed(error.to_string()))?;
-    daemon.ask();
+    daemon.request_handover();
     Ok(true.into())
 }
 

@@ -79,7 +79,7 @@ pub enum HandOverError {
     Busy {
         /// Numbers of the workers.
         workers: Vec<WorkerId>,
-        /// The time that it had.
+        /// The time that they had.
         limit: Duration,
     },
     /// A worker was not parked.
@@ -232,7 +232,7 @@ impl Daemon {
             Err(refused) => {
                 let (ias, error) = refused.into_parts();
                 let workers = ParkedWorkers { ias, snapshots };
-                return Err(self.go_on(workers, HandOverError::Adapter(error)));
+                return Err(self.give_back(workers, HandOverError::Adapter(error)));
             }
         };
         let Parked {
@@ -256,7 +256,7 @@ impl Daemon {
                 Vec::new()
             }
         };
-        Err(self.go_on(ParkedWorkers { ias, snapshots }, error))
+        Err(self.give_back(ParkedWorkers { ias, snapshots }, error))
     }
 
     /// Waits until all workers have paused.
@@ -283,7 +283,7 @@ impl Daemon {
         let workers = self.park_workers()?;
         match self.words(&workers.snapshots) {
             Ok(words) => Ok((workers, words)),
-            Err(error) => Err(self.go_on(workers, error)),
+            Err(error) => Err(self.give_back(workers, error)),
         }
     }
 
@@ -316,7 +316,7 @@ impl Daemon {
         }
         match refused {
             None => Ok(parked),
-            Some(error) => Err(self.go_on(parked, error)),
+            Some(error) => Err(self.give_back(parked, error)),
         }
     }
 
@@ -338,7 +338,7 @@ impl Daemon {
     }
 
     /// Gives parked workers back to their threads, because of `error`. Workers without an instance are lost.
-    fn go_on(&mut self, workers: ParkedWorkers, error: HandOverError) -> HandOverError {
+    fn give_back(&mut self, workers: ParkedWorkers, error: HandOverError) -> HandOverError {
         let mut lost = None;
         let adapter = workers.ias.first().map(Adapter::of);
         let mut ias = workers.ias.into_iter();
@@ -381,8 +381,8 @@ impl Daemon {
     /// [`AdoptError`]; nothing is served. If the offer was claimed, its device is reset as soon as the descriptors are
     /// closed.
     pub fn adopt(offer: Offer) -> Result<Self, AdoptError> {
-        let (resumed, next) = handover::adopt_all_if(offer, Next::new)?;
-        next.go_on(resumed.ias)
+        let (resumed, unclaimed) = handover::adopt_all_if(offer, Unclaimed::new)?;
+        unclaimed.start_workers(resumed.ias)
     }
 }
 
@@ -401,14 +401,14 @@ fn disks(target: &Target) -> Vec<DiskWords> {
     })
 }
 
-/// A daemon without its ports, and the workers that it will have.
-struct Next {
+/// A daemon of which the offer was not claimed yet: it has no ports. The workers are those that it will have.
+struct Unclaimed {
     daemon: Daemon,
     ports: BTreeMap<u16, PortSettings>,
     workers: Vec<WorkerSnapshot>,
 }
 
-impl Next {
+impl Unclaimed {
     /// Makes the daemon of its state.
     fn new(words: &[u8]) -> Result<Self, String> {
         let words = Words::read(words).map_err(|error| error.to_string())?;
@@ -448,7 +448,7 @@ impl Next {
     }
 
     /// Resumes the workers, and starts their threads.
-    fn go_on(self, ias: Vec<Ia>) -> Result<Daemon, AdoptError> {
+    fn start_workers(self, ias: Vec<Ia>) -> Result<Daemon, AdoptError> {
         let Self {
             mut daemon,
             ports,

@@ -94,8 +94,8 @@ pub struct Daemon {
     ports: BTreeMap<u16, Port>,
     /// True once the next process has the ports: changes would be lost.
     is_handed_over: bool,
-    /// True if a client of the control socket has asked for the handover that comes.
-    is_asked: bool,
+    /// True if a client of the control socket has requested a handover, which has not begun.
+    is_requested: bool,
 }
 
 impl Daemon {
@@ -107,7 +107,7 @@ impl Daemon {
             settings: Settings::default(),
             ports: BTreeMap::new(),
             is_handed_over: false,
-            is_asked: false,
+            is_requested: false,
         }
     }
 
@@ -117,14 +117,14 @@ impl Daemon {
         self.is_handed_over
     }
 
-    /// Records that a client of the control socket has asked for a handover.
-    pub(super) const fn ask(&mut self) {
-        self.is_asked = true;
+    /// Records that a client of the control socket has requested a handover.
+    pub(super) const fn request_handover(&mut self) {
+        self.is_requested = true;
     }
 
-    /// Returns whether a client of the control socket has asked for the handover that comes, and forgets that.
-    pub const fn take_asked(&mut self) -> bool {
-        core::mem::replace(&mut self.is_asked, false)
+    /// Returns whether a client of the control socket has requested a handover, and removes the request.
+    pub const fn take_handover_request(&mut self) -> bool {
+        core::mem::replace(&mut self.is_requested, false)
     }
 
     /// Starts a daemon with these settings: first the subsystems, so that the first host finds them, then the ports.
@@ -146,7 +146,7 @@ impl Daemon {
     pub(super) fn without_ports(settings: &Settings) -> Result<Self, DaemonError> {
         let mut daemon = Self::new(Target::default());
         daemon.settings.log.clone_from(&settings.log);
-        daemon.set_own(settings);
+        daemon.set_of_process(settings);
         daemon.set_strict(settings.strict);
         for (name, subsystem) in &settings.subsystems {
             daemon.add_subsystem(name, subsystem)?;
@@ -203,8 +203,8 @@ impl Daemon {
         workers.any(|(_, serves)| serves)
     }
 
-    /// Records the control socket and the address of the metrics, which belong to the process.
-    pub fn set_own(&mut self, settings: &Settings) {
+    /// Records the settings that a process takes at its start: the control socket and the address of the metrics.
+    pub fn set_of_process(&mut self, settings: &Settings) {
         self.settings.control.clone_from(&settings.control);
         self.settings.metrics = settings.metrics;
     }

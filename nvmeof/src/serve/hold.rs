@@ -47,3 +47,10 @@ pub(super) struct Hold {
     /// limit of locked memory could forbid: the kernel returns the memory of a closed ring some time later.
     pub disks: BTreeMap<WorkerId, Disks>,
 }
+
+impl Hold {
+    /// Returns whether a worker is quiet or parked.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        self.quiet.contains(&worker) || self.parked.contains(&worker)
+    }
+}

@@ -257,21 +257,16 @@ impl Target {
     /// Returns whether the target is held and all workers are quiet or parked.
     pub(super) fn is_all_quiet(&self) -> bool {
         let hold = lock(&self.0.hold);
-        let is_quiet =
-            |worker: &WorkerId| hold.quiet.contains(worker) || hold.parked.contains(worker);
-        hold.is_on && members(&self.inboxes()).all(|worker| is_quiet(&worker))
+        hold.is_on && members(&self.inboxes()).all(|worker| hold.has(worker))
     }
 
     /// Returns the workers that are neither quiet nor parked, while the target is held.
     #[must_use]
     pub fn busy_workers(&self) -> Vec<WorkerId> {
         let hold = lock(&self.0.hold);
-        let is_quiet =
-            |worker: &WorkerId| hold.quiet.contains(worker) || hold.parked.contains(worker);
         let inboxes = self.inboxes();
-        members(&inboxes)
-            .filter(|worker| !is_quiet(worker))
-            .collect()
+        let busy = members(&inboxes).filter(|worker| !hold.has(*worker));
+        busy.collect()
     }
 
     /// Parks the target, whose workers are all parked: its model and its clock, of which [`Target::resume`] makes a

@@ -349,3 +349,21 @@ fn an_identifier_follows_from_subsystem_and_number() {
         ]
     );
 }
+
+/// A service manager need not start a daemon again whose file has mistakes (EX_CONFIG of sysexits.h(3head)).
+#[test]
+fn a_file_with_mistakes_has_an_exit_status_of_its_own() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("nvmeofd.toml");
+    std::fs::write(&path, "[[prot]]")?;
+    let status = |arguments: &[&std::ffi::OsStr]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
+        command
+            .args(arguments)
+            .output()
+            .map(|output| output.status.code())
+    };
+    assert_eq!(status(&[path.as_os_str()])?, Some(78));
+    assert_eq!(status(&["--check".as_ref(), path.as_os_str()])?, Some(1));
+    Ok(())
+}

@@ -53,15 +53,7 @@ impl Unit {
         fs::File::create(folder.path().join("disk"))?.set_len(1 << 20)?;
         let card = Card::serving(folder.path(), clients)?;
         configure(&folder, &card, &on_disk(&folder, ""))?;
-        let manager = Manager::start(&folder.path().join("notify"), Kept::new())?;
-        let process = spawn(&folder, &manager, &Kept::new())?;
-        manager.wait_for("READY=1")?;
-        Ok(Self {
-            folder,
-            card,
-            manager,
-            process,
-        })
+        Self::next((folder, card, Kept::new()))
     }
 
     fn configure(&self, tables: &str) -> Result<()> {

@@ -23,12 +23,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings, file};
+use nvmeof::daemon::{
+    Mistakes, NamespaceSettings, PortSettings, Settings, SubsystemSettings, file,
+};
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
 
+/// Exit status of a daemon whose configuration file has mistakes: EX_CONFIG of sysexits.h(3head).
+const MISTAKEN: u8 = 78;
 const AFTER: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connections closed; 1 not ok, the reason is on the error stream; 2 usage;
-75 ended by SIGUSR2, to be started again.
+75 ended by SIGUSR2, to be started again; 78 the configuration file has mistakes, and a restart does not help.
 
 Examples:
   nvmeofd --demo
@@ -100,6 +104,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "nvmeofd: {error}");
+            if error.is::<Mistakes>() && !arguments.check {
+                return MISTAKEN.into();
+            }
             ExitCode::FAILURE
         }
     }

@@ -12,7 +12,7 @@ use udapl::reactor::{Clock, RealClock};
 
 /// Exit status of a process that is to be started again: EX_TEMPFAIL of sysexits.h(3head).
 pub(crate) const AGAIN: u8 = 75;
-/// Time that the workers have to pause: a disk that is slower costs the hosts their connections.
+/// Time that the workers have to pause. A slower disk costs the hosts their connections.
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 /// Time that systemd has for its part.
 const STORE_LIMIT: Duration = Duration::from_secs(3);
@@ -46,15 +46,12 @@ pub(crate) fn hand_over(
         tracing::error!(%error, "it is not known whether the next process gets the hosts");
         return Ok(());
     }
-    tracing::info!(
-        ms = began.elapsed().as_millis(),
-        "handed over: connections stay"
-    );
+    tracing::info!(ms = began.elapsed().as_millis(), "handed over");
     Ok(())
 }
 
-/// Goes on with the daemon that an earlier process has stored. `None`: it cannot be used, and its function is free or
-/// will be so shortly.
+/// Goes on with the daemon that an earlier process has stored. Returns `None` if its state cannot be used. Its function
+/// is free then, or will be shortly.
 pub(crate) fn adopt(
     stored: StoredDescriptors,
     manager: Option<&ServiceManager>,
@@ -74,17 +71,17 @@ pub(crate) fn adopt(
         Ok(daemon) => {
             tracing::info!(
                 ms = began.elapsed().as_millis(),
-                "the hosts of the process before are here"
+                "the hosts of the earlier process are connected to this one"
             );
             Ok(Some(daemon))
         }
         Err(AdoptError::Adapter(NotAdopted::Refused { offer, error })) => {
             log_fresh(&error);
-            // Whoever has claimed it and closes the descriptors resets the function.
+            // A claim removes the descriptors from the store. When this process closes its own, the function is reset.
             offer.claim.take()?.end(Err("it is not used"));
             Ok(None)
         }
-        // This process cannot know who has it.
+        // Another process may have the function.
         Err(AdoptError::Adapter(NotAdopted::Claim { error, .. })) => Err(error.into()),
         Err(error) => {
             log_fresh(&error);
@@ -94,7 +91,7 @@ pub(crate) fn adopt(
 }
 
 fn log_fresh(error: &dyn Error) {
-    tracing::error!(%error, "the state of the process before is not used: its function is reset, and hosts connect anew");
+    tracing::error!(%error, "the state of the earlier process is not used: its function is reset, and hosts connect anew");
 }
 
 /// Starts a daemon whose function another process has just let go.
@@ -107,7 +104,7 @@ pub(crate) fn start(settings: &Settings) -> Result<Daemon, Box<dyn Error>> {
                 port,
                 error: PortError::Open(error),
             }) if !matches!(error, OpenError::HandedIn { .. }) && Instant::now() < until => {
-                tracing::debug!(port, %error, "once more");
+                tracing::debug!(port, %error, "the function is not free yet");
                 let clock = RealClock::new();
                 clock.wait(&[], clock.now() + FREE_INTERVAL);
             }

@@ -69,9 +69,11 @@ pub(crate) fn run(
     let (daemon, is_adopted) = match adopted {
         Some((mut daemon, true)) => {
             let has_ports = wanted.as_ref().is_ok_and(|wanted| !wanted.ports.is_empty());
-            take_in(&mut daemon, wanted, &log);
+            apply_file(&mut daemon, wanted, &log);
             if has_ports && daemon.settings().ports.is_empty() {
-                tracing::error!("no port could be opened with its new settings: once more, afresh");
+                tracing::error!(
+                    "no port could be opened with its new settings: the daemon starts again, without the old state"
+                );
                 return Ok(restart::AGAIN.into());
             }
             (daemon, true)
@@ -83,7 +85,7 @@ pub(crate) fn run(
     let of = Controlled::new(daemon, path.map(Path::to_owned));
     let socket = match serve_others(&of, &settings) {
         Ok(socket) => socket,
-        // The hosts are here, and it is not their fault.
+        // Hosts are connected, and need neither.
         Err(error) if is_adopted => {
             tracing::error!(%error, "there is no control socket, or there are no metrics");
             None
@@ -110,10 +112,10 @@ pub(crate) fn run(
 }
 
 /// Applies the configuration file to a daemon that an earlier process has handed over.
-fn take_in(daemon: &mut Daemon, wanted: Result<Settings, Mistakes>, log: &Log) {
+fn apply_file(daemon: &mut Daemon, wanted: Result<Settings, Mistakes>, log: &Log) {
     let told = match wanted {
         Ok(wanted) => {
-            daemon.set_own(&wanted);
+            daemon.set_of_process(&wanted);
             daemon.reload(&wanted)
         }
         Err(mistakes) => {
@@ -172,11 +174,11 @@ fn sleep(
             Some(Signal::SIGUSR2) => {
                 notify.watchdog();
                 let mut daemon = of.lock();
-                let is_asked = daemon.take_asked();
+                let is_requested = daemon.take_handover_request();
                 match restart::hand_over(&mut daemon, notify.manager()) {
                     Ok(()) => return Ok(End::HandedOver),
-                    Err(error) if is_asked => {
-                        tracing::error!(%error, "the hosts are not handed over, and stay here");
+                    Err(error) if is_requested => {
+                        tracing::error!(%error, "the hosts are not handed over, and stay connected to this process");
                     }
                     Err(error) => {
                         tracing::error!(%error, "the hosts are not handed over, and their connections end");

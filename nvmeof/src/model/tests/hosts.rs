@@ -80,6 +80,24 @@ fn discovery_shows_a_host_what_it_may_have_and_says_when_that_changes() {
 }
 
 #[test]
+fn a_subsystem_that_no_longer_takes_any_host_ends_controllers_of_hosts_that_are_not_listed() {
+    let mut model = model(true);
+    let m = &mut model;
+    m.allow_host(&disks(), name(HOST)).expect("a subsystem");
+    let (listed, other) = (ready(m, &disks(), HOST), ready(m, &disks(), OTHER));
+    m.set_any_host(&disks(), false).expect("a subsystem");
+    assert_eq!(m.take_notices(), [Notice::Over { controller: other }]);
+    let left: Vec<u16> = m.controllers().map(Controller::id).collect();
+    assert_eq!(left, [listed]);
+    m.set_any_host(&disks(), true).expect("a subsystem");
+    assert_eq!(m.take_notices(), []);
+    assert!(
+        m.set_any_host(&name("nqn.2026-11.example:none"), true)
+            .is_err()
+    );
+}
+
+#[test]
 fn a_host_that_is_forbidden_and_a_subsystem_that_goes_end_their_controllers() {
     let mut model = model(false);
     let m = &mut model;
