@@ -61,8 +61,8 @@ impl Backend {
         }
     }
 
-    /// Ends this process's use of the function: dropping this backend has no effect on the function any more. A model
-    /// in this process is never parked.
+    /// Ends this process's use of the function: dropping this backend has no effect on the function any more. That of a
+    /// model in this process never has one.
     pub(crate) fn part(&self) {
         match self {
             Self::InProcess(_) => {}
@@ -203,9 +203,17 @@ impl Backend {
         bytes: usize,
     ) -> Result<(), FunctionError> {
         match self {
-            Self::InProcess(device) => device
-                .dma_map(iova.0, memory.clone(), offset, bytes)
-                .map_err(|reason| self.dma_refused("dma_map", iova, bytes, reason)),
+            Self::InProcess(device) => {
+                let (memory, offset) = if device.can_be_parked() {
+                    (memory.mapped_again(offset, bytes), 0)
+                } else {
+                    (Ok(memory.clone()), offset)
+                };
+                let memory = memory.map_err(|error| error.to_string());
+                memory
+                    .and_then(|memory| device.dma_map(iova.0, memory, offset, bytes))
+                    .map_err(|reason| self.dma_refused("dma_map", iova, bytes, reason))
+            }
             Self::VfioUser(client) => client
                 .dma_map(iova.0, memory, offset, bytes)
                 .map_err(self.remote()),

@@ -126,6 +126,13 @@ pub trait Device: Send + Sync {
         drop(notices);
     }
 
+    /// Returns whether a function of the model can be [parked](crate::Function::park), and resumed in this process as
+    /// long as the program keeps the model. Such a model gets all memory by mappings of its own, so that those of the
+    /// parked function can end. The default is that it cannot: another process cannot have the model.
+    fn can_be_parked(&self) -> bool {
+        false
+    }
+
     /// Returns the clock of the model's time.
     fn clock(&self) -> Arc<dyn Clock>;
 }

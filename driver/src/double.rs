@@ -39,6 +39,7 @@ struct State {
 #[derive(Clone)]
 pub(crate) struct Double {
     bar: SharedMemory,
+    can_be_parked: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -46,7 +47,15 @@ impl Double {
     pub(crate) fn new() -> Self {
         Self {
             bar: SharedMemory::anonymous(BAR_BYTES).unwrap(),
+            can_be_parked: false,
             state: Arc::default(),
+        }
+    }
+
+    pub(crate) fn that_can_be_parked() -> Self {
+        Self {
+            can_be_parked: true,
+            ..Self::new()
         }
     }
 
@@ -261,6 +270,10 @@ impl Device for Double {
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         vec![0..=0xfedf_ffff, 0xfef0_0000..=0xff_ffff_ffff]
+    }
+
+    fn can_be_parked(&self) -> bool {
+        self.can_be_parked
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -59,6 +59,7 @@ mod mac;
 mod mapping;
 mod memory;
 mod page;
+mod parked_models;
 pub mod pci;
 mod placement;
 mod reactor;
@@ -111,8 +112,8 @@ pub use service_manager::{ServiceManager, ServiceManagerError};
 pub use signals::HeldSignals;
 pub use snapshot::{
     ArenaSnapshot, BackendSnapshot, ChunkSnapshot, DescriptorSnapshot, FunctionSnapshot,
-    LeaseSnapshot, MappingSnapshot, MemorySnapshot, NamedFd, PciIdentity, PoolSnapshot,
-    SpaceSnapshot, UnclaimedMemory, VfioSnapshot, VfioUserSnapshot,
+    LeaseSnapshot, MappingSnapshot, MemorySnapshot, ModelSnapshot, NamedFd, PciIdentity,
+    PoolSnapshot, SpaceSnapshot, UnclaimedMemory, VfioSnapshot, VfioUserSnapshot,
 };
 pub use socket_path::{SocketPathError, TakenPath, listen_at, listen_privately};
 pub use space::DmaSpace;

@@ -487,7 +487,7 @@ struct PendingUnmap {
 // SAFETY: an address that is only used for unmapping, which any thread may do.
 unsafe impl Send for PendingUnmap {}
 
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     error
         .raw_os_error()
         .map_or(Errno::UnknownErrno, Errno::from_raw)

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::error::MemoryError;
 use crate::extents::Open;
 use crate::guard::Guard;
-use crate::mapping::{Area, Mapping};
+use crate::mapping::{Area, Mapping, errno_of};
 use crate::page::PageSize;
 use crate::span::Span;
 
@@ -172,6 +172,23 @@ impl SharedMemory {
             span: unsafe { Span::new(mapping.base(), bytes) },
             mapping: Arc::new(mapping),
         })
+    }
+
+    /// Maps a part of this memory a second time, with a mapping of its own. A part of memory without a descriptor
+    /// shares this mapping.
+    pub(crate) fn mapped_again(&self, offset: usize, bytes: usize) -> Result<Self, MemoryError> {
+        let Some(fd) = self.as_fd() else {
+            return Ok(self.part(offset, bytes));
+        };
+        let fd = fd
+            .try_clone_to_owned()
+            .map_err(|error| MemoryError::System {
+                call: "fcntl(F_DUPFD_CLOEXEC)",
+                bytes,
+                errno: errno_of(&error),
+            })?;
+        // CAST: usize has at most 64 bits on every target Rust has.
+        Self::imported(fd, offset as u64, bytes)
     }
 
     /// Maps a memfd of a previous process at the address that it had there. The file has `file_bytes` bytes, of which

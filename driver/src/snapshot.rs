@@ -63,6 +63,8 @@ pub enum BackendSnapshot {
     VfioUser(VfioUserSnapshot),
     /// The kernel's VFIO.
     Vfio(VfioSnapshot),
+    /// A device model in the process that has parked the function. No other process can resume it.
+    InProcess(ModelSnapshot),
 }
 
 impl FunctionSnapshot {
@@ -72,6 +74,7 @@ impl FunctionSnapshot {
         match &self.backend {
             BackendSnapshot::VfioUser(client) => function_name(&client.path),
             BackendSnapshot::Vfio(vfio) => vfio.address.clone(),
+            BackendSnapshot::InProcess(model) => model.name.clone(),
         }
     }
 }
@@ -93,6 +96,15 @@ pub struct VfioUserSnapshot {
     pub most_mappings: u64,
     /// Number of MSI-X vectors of the function.
     pub vector_count: u32,
+}
+
+/// A device model in the process that has parked the function.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ModelSnapshot {
+    /// The function's name, for messages.
+    pub name: String,
+    /// File that stands for the model in the process that has it.
+    pub model: DescriptorSnapshot,
 }
 
 /// A function of the kernel's VFIO.

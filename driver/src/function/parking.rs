@@ -35,14 +35,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Function, Inner, UnclaimedFunction};
 use crate::backend::Backend;
 use crate::descriptors::{Given, Parting};
-use crate::device::{COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE, CONFIG_COMMAND};
+use crate::device::{COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE, CONFIG_COMMAND, Device};
 use crate::driving_lock::DrivingLock;
 use crate::error::{ClaimError, FunctionError, ParkError, ResumeError};
 use crate::interrupt::{Interrupt, Notices};
 use crate::iova::Iova;
 use crate::memory::SharedMemory;
+use crate::parked_models;
 use crate::snapshot::{
-    BackendSnapshot, DescriptorSnapshot, FunctionSnapshot, NamedFd, PciIdentity, UnclaimedMemory,
+    BackendSnapshot, DescriptorSnapshot, FunctionSnapshot, ModelSnapshot, NamedFd, PciIdentity,
+    UnclaimedMemory,
 };
 use crate::space::{CheckedSpace, Space};
 use crate::vfio::{Files, Kernel, Roots, System, Vfio};
@@ -210,10 +212,11 @@ impl Function {
             error: notice("error", &snapshot.error)?,
             requested: notice("removal", &snapshot.removal)?,
         };
-        // The kernel's VFIO pins the pages that it maps. A vfio-user server maps the files, as this process does.
+        // The kernel's VFIO pins the pages that it maps. A vfio-user server and a model map the files, as this process
+        // does.
         let pinned = match &snapshot.backend {
             BackendSnapshot::Vfio(_) => true,
-            BackendSnapshot::VfioUser(_) => false,
+            BackendSnapshot::VfioUser(_) | BackendSnapshot::InProcess(_) => false,
         };
         let space = CheckedSpace::of(&name, &snapshot.space, &mut given, pinned)?;
         given.finish()?;
@@ -306,18 +309,19 @@ impl Inner {
     }
 }
 
-/// A backend whose function does not end with this process.
+/// A backend whose function can be parked.
 #[derive(Clone, Copy)]
 enum Parkable<'a> {
     VfioUser(&'a Client),
     Vfio(&'a Vfio),
+    InProcess(&'a Arc<dyn Device>),
 }
 
 impl<'a> Parkable<'a> {
-    /// Returns `None` for a model in this process: it ends with the process.
+    /// Returns `None` for a model in this process that is not made for it: it ends with the process.
     fn of(backend: &'a Backend) -> Option<Self> {
         match backend {
-            Backend::InProcess(_) => None,
+            Backend::InProcess(model) => model.can_be_parked().then_some(Self::InProcess(model)),
             Backend::VfioUser(client) => Some(Self::VfioUser(client)),
             Backend::Vfio(vfio) => Some(Self::Vfio(vfio)),
         }
@@ -327,7 +331,7 @@ impl<'a> Parkable<'a> {
     fn check_answers(self, function: &str) -> Result<(), ParkError> {
         let lost = match self {
             Self::VfioUser(client) => client.lost(),
-            Self::Vfio(_) => None,
+            Self::Vfio(_) | Self::InProcess(_) => None,
         };
         lost.map_or(Ok(()), |lost| {
             Err(ParkError::Lost {
@@ -347,6 +351,12 @@ impl<'a> Parkable<'a> {
             Self::VfioUser(client) => {
                 return Ok(BackendSnapshot::VfioUser(client.snapshot(parting)?));
             }
+            Self::InProcess(model) => {
+                return Ok(BackendSnapshot::InProcess(ModelSnapshot {
+                    name: parting.function().to_owned(),
+                    model: parked_models::add(model, parting)?,
+                }));
+            }
             Self::Vfio(vfio) => vfio.snapshot(parting)?,
         };
         match vfio.mappings_made() {
@@ -364,6 +374,7 @@ impl<'a> Parkable<'a> {
 enum BackendFiles<'a> {
     VfioUser(&'a crate::snapshot::VfioUserSnapshot, Sockets),
     Vfio(&'a crate::snapshot::VfioSnapshot, Files),
+    InProcess(Arc<dyn Device>),
 }
 
 impl<'a> BackendFiles<'a> {
@@ -373,6 +384,9 @@ impl<'a> BackendFiles<'a> {
                 Self::VfioUser(client, Sockets::of(client, given)?)
             }
             BackendSnapshot::Vfio(vfio) => Self::Vfio(vfio, Files::of(vfio, given)?),
+            BackendSnapshot::InProcess(it) => {
+                Self::InProcess(parked_models::find(&it.model, given)?)
+            }
         })
     }
 
@@ -393,6 +407,7 @@ impl<'a> BackendFiles<'a> {
                 let vfio = Vfio::resume(system, vfio, mappings, files, notices)?;
                 Backend::Vfio(Arc::new(vfio))
             }
+            Self::InProcess(model) => Backend::InProcess(model),
         })
     }
 }
@@ -473,6 +488,7 @@ fn check_unchanged(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DmaArena;
     use crate::double::Double;
 
     #[test]
@@ -489,6 +505,83 @@ mod tests {
             "double: is implemented in this process, and ends with it"
         );
         function.set_bus_master(true).unwrap();
+        assert_eq!((device.interrupts_set(), device.resets()), (1, 0));
+    }
+
+    /// Parks a function that has memory, and lets the model write there. Returns the snapshots, the descriptors, and
+    /// the place of the memory.
+    fn parked(
+        device: &Arc<Double>,
+    ) -> (
+        FunctionSnapshot,
+        Vec<NamedFd>,
+        crate::ArenaSnapshot,
+        (Iova, u64),
+    ) {
+        let model = Arc::clone(device) as Arc<dyn Device>;
+        let function = Function::in_process(model).unwrap();
+        function.set_bus_master(true).unwrap();
+        let interrupts = function.enable_interrupts(1).unwrap();
+        let arena = DmaArena::with_chunk_bytes(&function, 1 << 16).unwrap();
+        let buffer = arena.alloc(100, 64).unwrap();
+        let place = (buffer.iova(), buffer.address());
+        function.hold_mappings();
+        let arena_before = arena.snapshot().unwrap();
+        drop((interrupts, buffer, arena));
+        let (snapshot, descriptors) = function.park().map_err(|(_, error)| error).unwrap();
+        let (memory, at) = device.reach(place.0.0);
+        assert_ne!(
+            (memory.address() + at) as u64,
+            place.1,
+            "a mapping of its own"
+        );
+        memory.write_bytes(at, b"by device");
+        device.signal(0);
+        (snapshot, descriptors, arena_before, place)
+    }
+
+    #[test]
+    fn a_function_of_a_model_that_can_be_parked_is_resumed_in_this_process() {
+        let device = Arc::new(Double::that_can_be_parked());
+        let (snapshot, descriptors, arena_before, (iova, address)) = parked(&device);
+        let mappings = device.mappings();
+        let unclaimed = Function::resume(&snapshot, descriptors).unwrap();
+        let function = unclaimed.go_on(&crate::handover::Claimed::by_caller());
+        let arena = DmaArena::resume(&function, &arena_before).unwrap();
+        let buffer = arena.claim(iova, 100).unwrap();
+        assert_eq!(buffer.address(), address);
+        assert_eq!(buffer.read_obj::<[u8; 9]>(0), *b"by device");
+        let interrupts = function.enable_interrupts(1).unwrap();
+        assert_eq!(interrupts[0].take(), 1);
+        assert_eq!(device.mappings(), mappings);
+        assert_eq!((device.interrupts_set(), device.resets()), (1, 0));
+        drop((buffer, arena, interrupts, function));
+        assert_eq!((device.interrupts_set(), device.mappings()), (0, vec![]));
+    }
+
+    /// The file of a snapshot stands for no model in another process, and for none any more after the next snapshot.
+    #[test]
+    fn a_model_is_found_by_its_last_snapshot_only() {
+        let device = Arc::new(Double::that_can_be_parked());
+        let (snapshot, descriptors, ..) = parked(&device);
+        let again = |fds: &[NamedFd]| {
+            let again = fds.iter().map(|NamedFd { name, fd }| NamedFd {
+                name: name.clone(),
+                fd: fd.try_clone().unwrap(),
+            });
+            again.collect::<Vec<_>>()
+        };
+        let other_double = Arc::new(Double::that_can_be_parked());
+        let (other, others, ..) = parked(&other_double);
+        drop(Function::resume(&other, others).unwrap());
+        let unclaimed = Function::resume(&snapshot, again(&descriptors)).unwrap();
+        let function = unclaimed.go_on(&crate::handover::Claimed::by_caller());
+        let next = function.park().map_err(|(_, error)| error).unwrap();
+        let (given_back, error) = Function::resume(&snapshot, descriptors).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("not for its last snapshot"), "{text}");
+        assert_eq!(given_back.len(), next.1.len());
+        drop(Function::resume(&next.0, next.1).unwrap());
         assert_eq!((device.interrupts_set(), device.resets()), (1, 0));
     }
 }

@@ -841,7 +841,7 @@ fn a_connection_that_the_server_has_closed_is_refused() {
 fn snapshot_fds(snapshot: &FunctionSnapshot) -> usize {
     let twin = match &snapshot.backend {
         BackendSnapshot::VfioUser(client) => usize::from(client.twin.is_some()),
-        BackendSnapshot::Vfio(_) => 0,
+        BackendSnapshot::Vfio(_) | BackendSnapshot::InProcess(_) => 0,
     };
     let notices = [&snapshot.error, &snapshot.removal];
     // The socket and the lock.
