@@ -9,6 +9,9 @@
 //! [`adopt_all`] return as many, in the same order. The program's threads give their instances to the one that parks
 //! them.
 //!
+//! A program with several adapters hands them over together: [`park_adapters`], [`adopt_adapters_if`]. All of them go
+//! on, or none.
+//!
 //! The bytes and descriptors go to the next process over a UNIX socket ([`await_receiver`], [`receive`]), or by
 //! systemd's descriptor store ([`check_store`], [`store`], [`take_stored`]). Module [`driver::handover`] describes the
 //! protocol, and the rule by which only one process can have a handover. [`adopt`] follows that rule.
@@ -49,17 +52,19 @@
 //!
 //! The page `docs/decisions/parked-functions.md` of the repository lists what is refused, and what is not detected.
 
+mod adapters;
 mod format;
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use dat_core::snapshot::IaSnapshot;
+use dat_core::UnclaimedIas;
 use dat_core::{ParkError, ResumeError};
 use dat_mlx::MlxProvider;
 use driver::handover::{Claimed, NotTaken};
 use thiserror::Error;
 
+pub use adapters::MAX_ADAPTERS;
 pub use driver::handover::{
     HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors, StoredRefusal, Undecided,
     await_receiver, check_store, receive, store, take_stored,
@@ -69,8 +74,8 @@ pub use format::{FormatError, MAX_WORDS};
 
 use crate::Ia;
 
-/// The instances of an adapter that were parked. Their function is reset when the last duplicate of its descriptors is
-/// closed.
+/// The instances of an adapter, or of several, that were parked. A function is reset when the last duplicate of its
+/// descriptors is closed.
 #[derive(Debug)]
 pub struct Parked {
     /// The snapshot. Its form has versions: another version of this library may refuse it.
@@ -125,6 +130,38 @@ impl fmt::Debug for ResumedAll {
     }
 }
 
+/// Adapters that were resumed together.
+pub struct ResumedAdapters {
+    /// The instances of each adapter, in the order in which [`park_adapters`] got them.
+    pub adapters: Vec<Vec<Ia>>,
+    /// The program's own bytes, as [`park_adapters`] got them.
+    pub words: Vec<u8>,
+}
+
+impl ResumedAdapters {
+    /// Returns the instances of a snapshot that has one adapter.
+    fn only(self) -> ResumedAll {
+        let Self {
+            mut adapters,
+            words,
+        } = self;
+        // PANIC: `read` refuses several adapters for calls that return one, and a snapshot without any is refused.
+        let ias = adapters.pop().expect("an adapter");
+        ResumedAll { ias, words }
+    }
+}
+
+impl fmt::Debug for ResumedAdapters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let adapters = self.adapters.iter().flat_map(|ias| ias.first());
+        let adapters: Vec<&str> = adapters.map(|ia| ia.provider().hca().name()).collect();
+        let mut out = f.debug_struct("ResumedAdapters");
+        out.field("adapters", &adapters);
+        out.field("words", &self.words.len())
+            .finish_non_exhaustive()
+    }
+}
+
 /// Reasons why instances were not parked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -134,6 +171,12 @@ pub enum ParkFailure {
     Words {
         /// Their number.
         bytes: usize,
+    },
+    /// The adapters are too many.
+    #[error("{count} adapters; a handover has room for {MAX_ADAPTERS}")]
+    Adapters {
+        /// Their number.
+        count: usize,
     },
     /// The instances cannot be parked.
     #[error(transparent)]
@@ -147,17 +190,17 @@ pub enum ParkFailure {
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotParked {
-    /// The instances. They are in a mutex because an `Ia` is not `Sync`, and an error must be.
-    ias: Mutex<Vec<Ia>>,
+    /// The instances of each adapter. They are in a mutex because an `Ia` is not `Sync`, and an error must be.
+    adapters: Mutex<Vec<Vec<Ia>>>,
     /// The reason.
     #[source]
     pub error: ParkFailure,
 }
 
 impl NotParked {
-    fn new(ias: Vec<Ia>, error: ParkFailure) -> Self {
-        let ias = Mutex::new(ias);
-        Self { ias, error }
+    fn new(adapters: Vec<Vec<Ia>>, error: ParkFailure) -> Self {
+        let adapters = Mutex::new(adapters);
+        Self { adapters, error }
     }
 
     /// Returns the instances, which go on, in the order in which they were given. If the last step of the parking was
@@ -171,9 +214,17 @@ impl NotParked {
     /// Returns the instances, as [`NotParked::into_ias`], and the reason.
     #[must_use]
     pub fn into_parts(self) -> (Vec<Ia>, ParkFailure) {
-        let ias = self.ias.into_inner();
-        let ias = ias.unwrap_or_else(PoisonError::into_inner);
-        (ias, self.error)
+        let (adapters, error) = self.into_adapters();
+        (adapters.into_iter().flatten().collect(), error)
+    }
+
+    /// Returns the instances of each adapter that [`park_adapters`] got, in their order, and the reason. An adapter
+    /// that could not go on has none.
+    #[must_use]
+    pub fn into_adapters(self) -> (Vec<Vec<Ia>>, ParkFailure) {
+        let adapters = self.adapters.into_inner();
+        let adapters = adapters.unwrap_or_else(PoisonError::into_inner);
+        (adapters, self.error)
     }
 
     /// Returns the instance that [`park`] got, as [`NotParked::into_ias`]. `None` if it could not go on. Only for
@@ -194,6 +245,26 @@ pub enum ResumeFailure {
     /// The snapshot is not that of this function as it is now.
     #[error(transparent)]
     Instance(#[from] ResumeError),
+    /// The same, for one of several adapters.
+    #[error("adapter {number} of the handover: {error}")]
+    OfAdapter {
+        /// Number of the adapter in the order in which they were parked, from 0.
+        number: usize,
+        /// The reason.
+        error: Box<ResumeError>,
+    },
+    /// The snapshot has several adapters, and the call returns one. Nothing was changed.
+    #[error("the snapshot has {count} adapters; this call goes on with one")]
+    Adapters {
+        /// Their number.
+        count: usize,
+    },
+    /// A descriptor has no number of an adapter in its name, or that of none. Nothing was changed.
+    #[error("descriptor {name:?} is of none of the adapters")]
+    Name {
+        /// The name.
+        name: String,
+    },
     /// The program's own bytes are refused. Nothing was changed.
     #[error("the program's own data: {why}")]
     Words {
@@ -273,27 +344,49 @@ pub fn park(ia: Ia, words: &[u8]) -> Result<Parked, NotParked> {
 /// [`ParkError::NoInstance`]: an instance of the adapter is missing from the list, one is of another adapter, or the
 /// list is empty.
 pub fn park_all(ias: Vec<Ia>, words: &[u8]) -> Result<Parked, NotParked> {
-    let bytes = words.len();
+    park_adapters(vec![ias], words)
+}
+
+/// Parks several adapters together, as [`park_all`] does with one; at most [`MAX_ADAPTERS`]. [`resume_adapters`] and
+/// [`adopt_adapters_if`] return them in the order of `adapters`.
+///
+/// # Errors
+/// As [`park_all`]. The adapters that were parked before the one that is refused go on, too.
+pub fn park_adapters(adapters: Vec<Vec<Ia>>, words: &[u8]) -> Result<Parked, NotParked> {
+    let (bytes, count) = (words.len(), adapters.len());
     if bytes > MAX_WORDS {
-        return Err(NotParked::new(ias, ParkFailure::Words { bytes }));
+        return Err(NotParked::new(adapters, ParkFailure::Words { bytes }));
     }
-    let (snapshot, descriptors) = match Ia::park_all(ias) {
-        Ok(parked) => parked,
-        Err(refused) => return Err(NotParked::new(refused.ias, refused.error.into())),
-    };
-    match format::write(&snapshot, words) {
+    if count == 0 {
+        return Err(NotParked::new(adapters, ParkError::NoInstance.into()));
+    }
+    if count > MAX_ADAPTERS {
+        return Err(NotParked::new(adapters, ParkFailure::Adapters { count }));
+    }
+    let (mut snapshots, mut descriptors) = (Vec::new(), Vec::new());
+    let mut waiting = adapters.into_iter();
+    while let Some(ias) = waiting.next() {
+        match Ia::park_all(ias) {
+            Ok((snapshot, handover)) => {
+                snapshots.push(snapshot);
+                descriptors.push(handover);
+            }
+            Err(refused) => {
+                let mut all = adapters::take_back(&snapshots, descriptors);
+                all.push(refused.ias);
+                all.extend(waiting);
+                return Err(NotParked::new(all, refused.error.into()));
+            }
+        }
+    }
+    match format::write(&snapshots, words) {
         Ok(snapshot) => Ok(Parked {
             snapshot,
-            descriptors,
+            descriptors: adapters::join(descriptors),
         }),
         Err(error) => {
-            let ias = Ia::resume_all(&snapshot, descriptors, &Claimed::by_caller());
-            let ias = ias.unwrap_or_else(|refused| {
-                let error = &refused.error;
-                tracing::error!(%error, "instances that were not parked cannot go on");
-                Vec::new()
-            });
-            Err(NotParked::new(ias, error.into()))
+            let all = adapters::take_back(&snapshots, descriptors);
+            Err(NotParked::new(all, error.into()))
         }
     }
 }
@@ -325,7 +418,20 @@ pub fn adopt_all_if<T>(
     offer: Offer,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(ResumedAll, T), NotAdopted> {
-    adopt_some(offer, Wanted::All, may)
+    let (resumed, accepted) = adopt_some(offer, Wanted::All, may)?;
+    Ok((resumed.only(), accepted))
+}
+
+/// Does the same as [`adopt_all_if`] with all adapters in the offer. If one of them does not go on after the claim, the
+/// others are closed.
+///
+/// # Errors
+/// [`NotAdopted`], as [`adopt_all_if`].
+pub fn adopt_adapters_if<T>(
+    offer: Offer,
+    may: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<(ResumedAdapters, T), NotAdopted> {
+    adopt_some(offer, Wanted::Adapters, may)
 }
 
 /// The instances that a call returns.
@@ -333,7 +439,10 @@ pub fn adopt_all_if<T>(
 enum Wanted {
     /// The only one. A snapshot with several instances is refused.
     One,
+    /// All of the only adapter. A snapshot with several adapters is refused.
     All,
+    /// All of all adapters.
+    Adapters,
 }
 
 /// Does the same as [`adopt`], if `may` accepts the program's own bytes. It comes before all checks
@@ -346,14 +455,14 @@ pub(crate) fn adopt_if<T>(
     may: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(Resumed, T), NotAdopted> {
     let (all, accepted) = adopt_some(offer, Wanted::One, may)?;
-    Ok((all.only(), accepted))
+    Ok((all.only().only(), accepted))
 }
 
 fn adopt_some<T>(
     offer: Offer,
     wanted: Wanted,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
-) -> Result<(ResumedAll, T), NotAdopted> {
+) -> Result<(ResumedAdapters, T), NotAdopted> {
     let (tables, words, accepted) = match read(&offer.snapshot, wanted, may) {
         Ok(read) => read,
         Err(error) => {
@@ -373,36 +482,33 @@ fn adopt_some<T>(
             claim,
         })
     };
-    let unclaimed = match Ia::check_all(&tables, descriptors) {
+    let unclaimed = match adapters::check(&tables, descriptors) {
         Ok(unclaimed) => unclaimed,
-        Err(refused) => {
-            // A check that is refused has changed nothing, so the descriptors are there.
-            let descriptors = refused.handover.unwrap_or_default();
+        Err((descriptors, error)) => {
             let offer = again(snapshot, descriptors, claim);
-            let error = refused.error.into();
             return Err(NotAdopted::Refused { offer, error });
         }
     };
     let claimed = match claim.take() {
         Ok(claimed) => claimed,
         Err(NotTaken { claim, error }) => {
-            let descriptors = unclaimed.give_back();
+            let parts = unclaimed.into_iter().map(UnclaimedIas::give_back);
+            let descriptors = adapters::join(parts.collect());
             let offer = claim.map(|claim| again(snapshot, descriptors, claim));
             return Err(NotAdopted::Claim { offer, error });
         }
     };
-    match unclaimed.go_on(&claimed) {
-        Ok(ias) => {
+    match adapters::go_on(&tables, unclaimed, &claimed) {
+        Ok(adapters) => {
             claimed.end(Ok(()));
-            Ok((ResumedAll { ias, words }, accepted))
+            Ok((ResumedAdapters { adapters, words }, accepted))
         }
-        Err(refused) => {
-            claimed.end(Err(&refused.error.to_string()));
-            let parked = refused.handover.map(|descriptors| Parked {
+        Err((descriptors, error)) => {
+            claimed.end(Err(&error.to_string()));
+            let parked = descriptors.map(|descriptors| Parked {
                 snapshot,
                 descriptors,
             });
-            let error = refused.error.into();
             Err(NotAdopted::Resume { parked, error })
         }
     }
@@ -432,6 +538,19 @@ pub fn resume_all(parked: Parked) -> Result<ResumedAll, NotResumed> {
         descriptors,
     } = parked;
     let resumed = resume_some(&snapshot, descriptors, Wanted::All, |_| Ok(()));
+    resumed.map(|(resumed, ())| resumed.only())
+}
+
+/// Does the same as [`resume`] with all adapters that were parked together.
+///
+/// # Errors
+/// [`NotResumed`].
+pub fn resume_adapters(parked: Parked) -> Result<ResumedAdapters, NotResumed> {
+    let Parked {
+        snapshot,
+        descriptors,
+    } = parked;
+    let resumed = resume_some(&snapshot, descriptors, Wanted::Adapters, |_| Ok(()));
     resumed.map(|(resumed, ())| resumed)
 }
 
@@ -446,7 +565,7 @@ pub(crate) fn resume_if<T>(
     may: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(Resumed, T), NotResumed> {
     let (all, accepted) = resume_some(snapshot, descriptors, Wanted::One, may)?;
-    Ok((all.only(), accepted))
+    Ok((all.only().only(), accepted))
 }
 
 fn resume_some<T>(
@@ -454,8 +573,8 @@ fn resume_some<T>(
     descriptors: Vec<NamedFd>,
     wanted: Wanted,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
-) -> Result<(ResumedAll, T), NotResumed> {
-    let (snapshot, words, accepted) = match read(snapshot, wanted, may) {
+) -> Result<(ResumedAdapters, T), NotResumed> {
+    let (tables, words, accepted) = match read(snapshot, wanted, may) {
         Ok(read) => read,
         Err(error) => {
             return Err(NotResumed {
@@ -464,29 +583,35 @@ fn resume_some<T>(
             });
         }
     };
-    match Ia::resume_all(&snapshot, descriptors, &Claimed::by_caller()) {
-        Ok(ias) => Ok((ResumedAll { ias, words }, accepted)),
-        Err(refused) => Err(NotResumed {
-            descriptors: refused.handover,
-            error: refused.error.into(),
-        }),
+    let resumed = adapters::check(&tables, descriptors)
+        .map_err(|(descriptors, error)| (Some(descriptors), error))
+        .and_then(|unclaimed| adapters::go_on(&tables, unclaimed, &Claimed::by_caller()));
+    match resumed {
+        Ok(adapters) => Ok((ResumedAdapters { adapters, words }, accepted)),
+        Err((descriptors, error)) => Err(NotResumed { descriptors, error }),
     }
 }
 
 /// Reads a snapshot with the program's own bytes, and lets `may` check these.
 ///
 /// # Errors
-/// The bytes cannot be read or are refused, or one instance is wanted and there are several.
+/// The bytes cannot be read or are refused, or one instance or adapter is wanted and there are several.
 fn read<T>(
     snapshot: &[u8],
     wanted: Wanted,
     may: impl FnOnce(&[u8]) -> Result<T, String>,
-) -> Result<(IaSnapshot<MlxProvider>, Vec<u8>, T), ResumeFailure> {
+) -> Result<(Vec<adapters::Snapshot>, Vec<u8>, T), ResumeFailure> {
     let (tables, words) = format::read::<MlxProvider>(snapshot)?;
-    let count = tables.instances.len();
-    match wanted {
-        Wanted::One if count > 1 => return Err(ResumeError::Instances { count }.into()),
-        Wanted::One | Wanted::All => {}
+    match (wanted, tables.as_slice()) {
+        (Wanted::One, [one]) if one.instances.len() > 1 => {
+            let count = one.instances.len();
+            return Err(ResumeError::Instances { count }.into());
+        }
+        (Wanted::One | Wanted::All, [_]) | (Wanted::Adapters, _) => {}
+        (Wanted::One | Wanted::All, several) => {
+            let count = several.len();
+            return Err(ResumeFailure::Adapters { count });
+        }
     }
     let accepted = may(&words).map_err(|why| ResumeFailure::Words { why })?;
     Ok((tables, words, accepted))

@@ -1,10 +1,10 @@
-//! Handover: the next process of the daemon goes on with its adapter, its hosts and their connections.
+//! Handover: the next process of the daemon goes on with its adapters, its hosts and their connections.
 //!
 //! ```text
 //!   the old process: Daemon::hand_over                         the next process: Daemon::adopt
 //!     hold the target; all workers pause                         read the state; open and lock the disks;
-//!     park the workers, the target, the adapter                    make a target, and put the old one's state into it
-//!     give: descriptors and snapshot ------------------------->  check the adapter; claim it; go on with it
+//!     park the workers, the target, the adapters                   make a target, and put the old one's state into it
+//!     give: descriptors and snapshot ------------------------->  check the adapters; claim them; go on with them
 //!     (refused: resume all of it, release the target)            resume the workers; start their threads
 //!     end                                                        apply the configuration file, as SIGHUP does
 //! ```
@@ -17,8 +17,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use udapl::handover::{
-    self, HandoverError, NamedFd, NotAdopted, NotGiven, Offer, ParkFailure, Parked, ResumedAll,
-    Sent, ServiceManager,
+    self, HandoverError, MAX_ADAPTERS, NamedFd, NotAdopted, NotGiven, Offer, ParkFailure, Parked,
+    ResumedAdapters, Sent, ServiceManager,
 };
 use udapl::{Adapter, Ia};
 
@@ -48,8 +48,10 @@ pub enum HandOverError {
         "the service manager keeps no descriptors of this service (FileDescriptorStoreMax= is 0)"
     )]
     NoStore,
-    /// There is no adapter, or there are several.
-    #[error("the ports have {count} adapters; a daemon with one adapter can be handed over")]
+    /// There is no adapter, or there are too many.
+    #[error(
+        "the ports have {count} adapters; a daemon with 1 to {MAX_ADAPTERS} can be handed over"
+    )]
     Adapters {
         /// Number of the adapters.
         count: usize,
@@ -68,7 +70,7 @@ pub enum HandOverError {
         /// Number of the worker.
         worker: WorkerId,
     },
-    /// The adapter's function is simulated in this process.
+    /// The function of an adapter is simulated in this process.
     #[error("{device} is simulated in this process, and ends with it")]
     Simulated {
         /// Part of the adapter's name that identifies the function.
@@ -94,7 +96,7 @@ pub enum HandOverError {
         /// The reason.
         why: String,
     },
-    /// The adapter was not parked.
+    /// The adapters were not parked.
     #[error("{0}")]
     Adapter(ParkFailure),
     /// The handover was not given.
@@ -114,11 +116,11 @@ pub enum HandOverError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// The adapter was not adopted.
+    /// The adapters were not adopted.
     #[error("{0}")]
     Adapter(#[from] NotAdopted),
-    /// The adapter has another number of instances than workers.
-    #[error("the adapter has {instances} instances for {count} workers")]
+    /// The adapters have another number of instances than workers.
+    #[error("the adapters have {instances} instances for {count} workers")]
     Instances {
         /// Number of the instances.
         instances: usize,
@@ -150,11 +152,24 @@ pub fn check_manager(manager: Option<&ServiceManager>) -> Result<&ServiceManager
     }
 }
 
-/// Workers that were parked, with their instances.
+/// Workers of an adapter that were parked, with their instances in the same order. Instances that are lost are missing.
 #[derive(Default)]
 struct ParkedWorkers {
     ias: Vec<Ia>,
     snapshots: Vec<WorkerSnapshot>,
+}
+
+/// Parked workers of all adapters.
+type ParkedAdapters = Vec<ParkedWorkers>;
+
+/// Gives instances to the workers of their adapters, in the same order.
+fn with_instances(snapshots: Vec<Vec<WorkerSnapshot>>, adapters: Vec<Vec<Ia>>) -> ParkedAdapters {
+    let mut adapters = adapters.into_iter();
+    let of_adapter = |snapshots| ParkedWorkers {
+        ias: adapters.next().unwrap_or_default(),
+        snapshots,
+    };
+    snapshots.into_iter().map(of_adapter).collect()
 }
 
 impl Daemon {
@@ -163,13 +178,13 @@ impl Daemon {
     /// # Errors
     /// [`HandOverError::Adapters`], [`HandOverError::Simulated`], [`HandOverError::Ended`], [`HandOverError::Memory`].
     pub fn check_hand_over(&self) -> Result<(), HandOverError> {
-        // An open port's name is valid.
-        let devices = self.ports().values().filter_map(|port| port.device().ok());
-        let mut devices: Vec<String> = devices.collect::<BTreeSet<_>>().into_iter().collect();
+        let devices = self.devices();
         let count = devices.len();
-        let device = devices.pop().filter(|_| count == 1);
-        let device = device.ok_or(HandOverError::Adapters { count })?;
-        if device.starts_with("sim:") {
+        if !(1..=MAX_ADAPTERS).contains(&count) {
+            return Err(HandOverError::Adapters { count });
+        }
+        let is_simulated = |device: &String| device.starts_with("sim:");
+        if let Some(device) = devices.into_iter().find(is_simulated) {
             return Err(HandOverError::Simulated { device });
         }
         if let Some(ended) = self.threads().find(|thread| !thread.serves()) {
@@ -179,8 +194,8 @@ impl Daemon {
         check_sources(self.settings())
     }
 
-    /// Pauses all workers, for which they have the time `limit`, parks the adapter, and gives it to the next process by
-    /// `give`. If this succeeds, the daemon has no ports any more, and the process ends.
+    /// Pauses all workers, for which they have the time `limit`, parks the adapters, and gives them to the next process
+    /// by `give`. If this succeeds, the daemon has no ports any more, and the process ends.
     ///
     /// # Errors
     /// [`HandOverError`]. With all but [`HandOverError::Lost`], all workers go on.
@@ -226,12 +241,13 @@ impl Daemon {
                 Err(error) => return Err(error),
             }
         };
-        let ParkedWorkers { ias, snapshots } = workers;
-        let parked = match handover::park_all(ias, &words) {
+        let each = workers.into_iter().map(|of| (of.ias, of.snapshots));
+        let (adapters, snapshots): (Vec<_>, Vec<_>) = each.unzip();
+        let parked = match handover::park_adapters(adapters, &words) {
             Ok(parked) => parked,
             Err(refused) => {
-                let (ias, error) = refused.into_parts();
-                let workers = ParkedWorkers { ias, snapshots };
+                let (adapters, error) = refused.into_adapters();
+                let workers = with_instances(snapshots, adapters);
                 return Err(self.give_back(workers, HandOverError::Adapter(error)));
             }
         };
@@ -245,18 +261,18 @@ impl Daemon {
                 descriptors, error, ..
             }) => (descriptors, HandOverError::Given(error)),
         };
-        let resumed = handover::resume_all(Parked {
+        let resumed = handover::resume_adapters(Parked {
             snapshot,
             descriptors,
         });
-        let ias = match resumed {
-            Ok(ResumedAll { ias, .. }) => ias,
+        let adapters = match resumed {
+            Ok(ResumedAdapters { adapters, .. }) => adapters,
             Err(refused) => {
-                tracing::error!(error = %refused, "the adapter does not go on");
+                tracing::error!(error = %refused, "the adapters do not go on");
                 Vec::new()
             }
         };
-        Err(self.give_back(ParkedWorkers { ias, snapshots }, error))
+        Err(self.give_back(with_instances(snapshots, adapters), error))
     }
 
     /// Waits until all workers have paused.
@@ -279,9 +295,10 @@ impl Daemon {
 
     /// Parks all workers and the target. Returns the workers, and the state of the daemon. If this fails, the workers
     /// are with their threads again.
-    fn park_target(&mut self) -> Result<(ParkedWorkers, Vec<u8>), HandOverError> {
+    fn park_target(&mut self) -> Result<(ParkedAdapters, Vec<u8>), HandOverError> {
         let workers = self.park_workers()?;
-        match self.words(&workers.snapshots) {
+        let snapshots = workers.iter().flat_map(|of| &of.snapshots).cloned();
+        match self.words(snapshots.collect()) {
             Ok(words) => Ok((workers, words)),
             Err(error) => Err(self.give_back(workers, error)),
         }
@@ -291,37 +308,35 @@ impl Daemon {
         self.ports().values().flat_map(Port::threads)
     }
 
+    /// Returns the parts of the adapters' names that identify their functions. An open port's name is valid.
+    fn devices(&self) -> BTreeSet<String> {
+        let devices = self.ports().values().filter_map(|port| port.device().ok());
+        devices.collect()
+    }
+
     /// Parks all workers, which have paused.
-    fn park_workers(&mut self) -> Result<ParkedWorkers, HandOverError> {
-        let mut parked = ParkedWorkers::default();
+    fn park_workers(&mut self) -> Result<ParkedAdapters, HandOverError> {
+        let mut adapters = ParkedAdapters::new();
         let mut refused = None;
-        for thread in self.threads() {
-            let Some(worker) = thread.take() else {
-                let worker = thread.id();
-                refused = Some(HandOverError::Ended { worker });
+        for device in self.devices() {
+            let mut parked = ParkedWorkers::default();
+            let is_of_device = |port: &&Port| port.device().is_ok_and(|of| of == device);
+            let ports = self.ports().values().filter(is_of_device);
+            let threads = ports.flat_map(Port::threads);
+            refused = park_each(threads, &mut parked).err();
+            adapters.push(parked);
+            if refused.is_some() {
                 break;
-            };
-            match worker.park() {
-                Ok((ia, snapshot)) => {
-                    parked.ias.push(ia);
-                    parked.snapshots.push(snapshot);
-                }
-                Err(not_parked) => {
-                    let (worker, error) = *not_parked;
-                    thread.give_back(worker);
-                    refused = Some(HandOverError::Worker(error));
-                    break;
-                }
             }
         }
         match refused {
-            None => Ok(parked),
-            Some(error) => Err(self.give_back(parked, error)),
+            None => Ok(adapters),
+            Some(error) => Err(self.give_back(adapters, error)),
         }
     }
 
     /// Returns the state of the daemon for the next process.
-    fn words(&self, workers: &[WorkerSnapshot]) -> Result<Vec<u8>, HandOverError> {
+    fn words(&self, workers: Vec<WorkerSnapshot>) -> Result<Vec<u8>, HandOverError> {
         let addresses = self.ports().iter();
         let addresses = addresses.map(|(id, port)| (*id, port.addresses().to_vec()));
         let words = Words {
@@ -329,7 +344,7 @@ impl Daemon {
             addresses: addresses.collect(),
             disks: disks(self.target()),
             target: self.target().park()?,
-            workers: workers.to_vec(),
+            workers,
         };
         let written = words.write();
         written.map_err(|error| HandOverError::State {
@@ -338,32 +353,23 @@ impl Daemon {
     }
 
     /// Gives parked workers back to their threads, because of `error`. Workers without an instance are lost.
-    fn give_back(&mut self, workers: ParkedWorkers, error: HandOverError) -> HandOverError {
+    fn give_back(&mut self, adapters: ParkedAdapters, error: HandOverError) -> HandOverError {
         let mut lost = None;
-        let adapter = workers.ias.first().map(Adapter::of);
-        let mut ias = workers.ias.into_iter();
-        for snapshot in &workers.snapshots {
-            let worker = match ias.next() {
-                Some(ia) => Worker::resume(self.target(), ia, snapshot)
-                    .map_err(|refused| refused.1.to_string()),
-                None => Err("the adapter does not go on".to_owned()),
-            };
-            let mut threads = self.threads();
-            let thread = threads.find(|thread| thread.id() == snapshot.worker());
-            match (worker, thread) {
-                (Ok(worker), Some(thread)) => thread.give_back(worker),
-                (Ok(_), None) => {}
-                (Err(why), thread) => {
-                    self.target().forget_worker(snapshot.worker());
-                    if let Some(thread) = thread {
-                        thread.dismiss();
-                    }
+        let mut resumed = BTreeMap::new();
+        for ParkedWorkers { ias, snapshots } in adapters {
+            let mut ias = ias.into_iter();
+            for snapshot in &snapshots {
+                let ia = ias.next();
+                if let Some(ia) = &ia {
+                    resumed.insert(snapshot.config().port, Adapter::of(ia));
+                }
+                if let Err(why) = self.give_one_back(ia, snapshot) {
                     lost = Some(why);
                 }
             }
         }
-        if let Some(adapter) = adapter {
-            self.set_adapter(&adapter);
+        for (port, adapter) in resumed {
+            self.set_adapter(port, adapter);
         }
         match lost {
             None => error,
@@ -374,6 +380,33 @@ impl Daemon {
         }
     }
 
+    /// Gives a parked worker back to its thread.
+    ///
+    /// # Errors
+    /// The reason why the worker is lost.
+    fn give_one_back(&self, ia: Option<Ia>, snapshot: &WorkerSnapshot) -> Result<(), String> {
+        let worker = match ia {
+            Some(ia) => {
+                Worker::resume(self.target(), ia, snapshot).map_err(|refused| refused.1.to_string())
+            }
+            None => Err("the adapter does not go on".to_owned()),
+        };
+        let mut threads = self.threads();
+        let thread = threads.find(|thread| thread.id() == snapshot.worker());
+        match (worker, thread) {
+            (Ok(worker), Some(thread)) => thread.give_back(worker),
+            (Ok(_), None) => {}
+            (Err(why), thread) => {
+                self.target().forget_worker(snapshot.worker());
+                if let Some(thread) = thread {
+                    thread.dismiss();
+                }
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
     /// Goes on with the daemon of an earlier process. The state is checked, and the disks are opened and locked, before
     /// the offer is claimed.
     ///
@@ -381,9 +414,34 @@ impl Daemon {
     /// [`AdoptError`]; nothing is served. If the offer was claimed, its device is reset as soon as the descriptors are
     /// closed.
     pub fn adopt(offer: Offer) -> Result<Self, AdoptError> {
-        let (resumed, unclaimed) = handover::adopt_all_if(offer, Unclaimed::new)?;
-        unclaimed.start_workers(resumed.ias)
+        let (resumed, unclaimed) = handover::adopt_adapters_if(offer, Unclaimed::new)?;
+        unclaimed.start_workers(resumed.adapters.into_iter().flatten().collect())
     }
+}
+
+/// Parks the workers of an adapter.
+fn park_each<'a>(
+    threads: impl Iterator<Item = &'a WorkerThread>,
+    parked: &mut ParkedWorkers,
+) -> Result<(), HandOverError> {
+    for thread in threads {
+        let Some(worker) = thread.take() else {
+            let worker = thread.id();
+            return Err(HandOverError::Ended { worker });
+        };
+        match worker.park() {
+            Ok((ia, snapshot)) => {
+                parked.ias.push(ia);
+                parked.snapshots.push(snapshot);
+            }
+            Err(not_parked) => {
+                let (worker, error) = *not_parked;
+                thread.give_back(worker);
+                return Err(HandOverError::Worker(error));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the namespaces of a target with the identities of their disks.

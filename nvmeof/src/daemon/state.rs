@@ -551,10 +551,10 @@ impl Daemon {
         core::mem::take(&mut self.ports)
     }
 
-    /// Sets the adapter of all ports, which was resumed.
-    pub(super) fn set_adapter(&mut self, adapter: &Adapter) {
-        for port in self.ports.values_mut() {
-            port.set_adapter(adapter.clone());
+    /// Sets the adapter of a port, which was resumed.
+    pub(super) fn set_adapter(&mut self, port: u16, adapter: Adapter) {
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.set_adapter(adapter);
         }
     }
 

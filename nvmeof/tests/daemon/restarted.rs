@@ -308,6 +308,68 @@ fn a_daemon_whose_handover_is_refused_goes_on_and_can_try_again() -> Result<()> 
     Ok(())
 }
 
+/// A daemon with two adapters hands both over. If that is refused, the hosts of both stay with it.
+#[test]
+fn a_daemon_with_two_adapters_hands_both_over() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    fs::File::create(folder.path().join("disk"))?.set_len(1 << 20)?;
+    let card = Card::pairs(folder.path(), 2, 1)?;
+    // The ports are not in the order of their adapters' names, and the first adapter has two of them.
+    let port = |id: u16, side: usize, service: u16, workers: u16| {
+        format!(
+            "[[port]]\nid = {id}\nadapter = \"{},address={}/24\"\nservice = {service}\nworkers = {workers}\nios = 160\nbuffers = 4\n",
+            card.names[side],
+            Fabric::ipv4(side),
+        )
+    };
+    let tables = [
+        port(1, 2, SERVICE, 2),
+        port(2, 0, SERVICE, 1),
+        port(3, 0, SERVICE + 1, 1),
+        on_disk(&folder, "lock = false\n"),
+    ];
+    fs::write(settings(&folder), tables.concat())?;
+    let mut daemon = Daemon::start(&parsed(&settings(&folder))?)?;
+    let before = card.resets();
+    let mut hosts = Vec::new();
+    for side in [1, 3] {
+        let mut host = Host::of(card.open(side)?, Fabric::ipv4(side - 1), SERVICE)?;
+        let (admin, controller) = host.controller(&subsystem())?;
+        let queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+        hosts.push((host, admin, queue));
+    }
+    for (round, is_refused) in [true, false, true].into_iter().enumerate() {
+        let mut under_way = Vec::new();
+        for (host, _, queue) in &mut hosts {
+            host.memory.write_from(0, &content(u8::try_from(round)?))?;
+            under_way.push(send(host, queue, io::WRITE)?);
+        }
+        if is_refused {
+            let refuse = |offer: Offer| {
+                offer.claim.refuse("not today");
+                Ok(())
+            };
+            let (sent, ()) = hand_over(&mut daemon, refuse)?;
+            let refused = sent.expect_err("a refusal").to_string();
+            assert!(refused.contains("not today"), "{refused}");
+        } else {
+            let (sent, next) = hand_over(&mut daemon, |offer| Ok(Daemon::adopt(offer)?))?;
+            assert!(sent?.undecided.is_none());
+            daemon = next;
+        }
+        for ((host, _, queue), sent) in hosts.iter_mut().zip(under_way) {
+            answered(host, queue, sent)?;
+        }
+        assert_eq!(daemon.workers(1).len(), 2);
+        assert!(daemon.serves());
+    }
+    assert_eq!(card.resets(), before);
+    drop(hosts);
+    daemon.end();
+    card.end();
+    Ok(())
+}
+
 /// A handover that has lost a descriptor is not used: the function is reset, and the daemon serves afresh.
 #[test]
 fn a_handover_that_is_not_whole_is_a_fresh_start() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Two simulated functions behind vfio-user servers, because functions of this process cannot be parked.
+//! Simulated functions behind vfio-user servers, because functions of this process cannot be parked.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use driver::{Clock, Device, RealClock, VfioUserServer};
 use udapl::fabric::{Fabric, LinkFaults, Profile, Sim, SimConfig, SimFunction, mac};
 use udapl::{Ia, OpenOptions, ia_open};
 
-/// Two functions with a link, each behind a server, in real time.
+/// Pairs of functions, each with a link and behind a server, in real time. The first one of a pair is a target's, and
+/// the second one a host's.
 pub struct Card {
-    pub names: [String; 2],
+    pub names: Vec<String>,
     sim: Sim,
-    functions: [Arc<SimFunction>; 2],
+    functions: Vec<Arc<SimFunction>>,
     threads: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
 }
@@ -28,20 +29,32 @@ impl Card {
 
     /// Serves the first function to this many clients, one after the other, and the second one to one.
     pub fn serving(folder: &Path, clients: usize) -> Result<Self> {
+        Self::pairs(folder, 1, clients)
+    }
+
+    /// Serves the first function of each pair to this many clients, one after the other, and the second one to one.
+    pub fn pairs(folder: &Path, pairs: usize, clients: usize) -> Result<Self> {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
         });
         sim.set_posted_writes(true);
-        let functions = [0, 1].map(|side| {
+        let sides = 0..2 * pairs;
+        let functions = sides.clone().map(|side| {
             let mut profile = Profile::named(&format!("restarted{side}"), mac(side)).ethernet();
             profile.pages.init = profile.pages.init.min(64);
             sim.add_function(profile)
         });
-        sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
-        let paths = [0, 1].map(|side| folder.join(format!("function{side}")));
+        let functions: Vec<Arc<SimFunction>> = functions.collect();
+        for pair in functions.chunks_exact(2) {
+            sim.connect(&pair[0], &pair[1], LinkFaults::NONE);
+        }
+        let mut names = Vec::new();
         let mut threads = Vec::new();
-        for ((function, path), clients) in functions.iter().zip(&paths).zip([clients, 1]) {
+        for (side, function) in sides.zip(&functions) {
+            let path = &folder.join(format!("function{side}"));
+            names.push(format!("vfio-user:{}", path.display()));
+            let clients = if side % 2 == 0 { clients } else { 1 };
             let (listener, taken) = driver::listen_at(path)?;
             let device = Arc::clone(function) as Arc<dyn Device>;
             threads.push(thread::spawn(move || {
@@ -62,7 +75,7 @@ impl Card {
             }
         }));
         Ok(Self {
-            names: paths.map(|path| format!("vfio-user:{}", path.display())),
+            names,
             sim,
             functions,
             threads,
@@ -75,9 +88,10 @@ impl Card {
         Ok(ia_open(&self.names[side], &options)?)
     }
 
-    /// Returns the number of resets of the first function.
+    /// Returns the number of resets of the target's functions.
     pub fn resets(&self) -> u64 {
-        self.sim.report(&self.functions[0]).resets
+        let targets = self.functions.iter().step_by(2);
+        targets.map(|one| self.sim.report(one).resets).sum()
     }
 
     /// Ends the servers. Their clients have closed the functions.

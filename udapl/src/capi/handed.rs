@@ -203,7 +203,11 @@ fn resume_error(error: &ResumeFailure, is_over: bool) -> DatError {
     };
     let code = match error {
         ResumeFailure::Format(_) => parameter(Subtype::Arg1).because(why),
-        ResumeFailure::Instance(_) | ResumeFailure::Words { .. } => state(why),
+        ResumeFailure::Instance(_)
+        | ResumeFailure::OfAdapter { .. }
+        | ResumeFailure::Adapters { .. }
+        | ResumeFailure::Name { .. }
+        | ResumeFailure::Words { .. } => state(why),
     };
     because_of(code, error)
 }

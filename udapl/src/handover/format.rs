@@ -8,7 +8,8 @@
 //!   16..24    length of the contents
 //!   24..28    CRC-32 of all other bytes
 //!   28..      the layers: 16 bytes with the name, 4 with the version of its snapshots
-//!             the contents: the instances of an adapter and the program's own bytes, in postcard's form
+//!             the contents: the instances of an adapter, or a list of them for several adapters, and the program's
+//!             own bytes, in postcard's form
 //! ```
 //!
 //! postcard's form has no names and no types, so both sides must know the same ones. Each layer has a version, which
@@ -25,11 +26,16 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::adapters::MAX_ADAPTERS;
+
 /// Maximum number of a program's own bytes.
 pub const MAX_WORDS: usize = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"udapl\r\n\x1a";
+/// Version of a snapshot of one adapter.
 const VERSION: u32 = 2;
+/// Version of a snapshot of several adapters, whose contents begin with a list.
+const SEVERAL: u32 = 3;
 /// The layers, and the versions of their snapshots. A version changes if the form of a type in the layer's snapshots
 /// does, including types of other crates in them.
 const LAYERS: [(&str, u32); 5] = [
@@ -60,7 +66,7 @@ pub enum FormatError {
         found: [u8; 8],
     },
     /// The form has another version.
-    #[error("a snapshot in form {found}; this library reads form {VERSION}")]
+    #[error("a snapshot in form {found}; this library reads forms {VERSION} and {SEVERAL}")]
     Version {
         /// The version.
         found: u32,
@@ -152,6 +158,14 @@ struct Written<'a, P: ParkProvider> {
     words: &'a [u8],
 }
 
+#[derive(Serialize)]
+#[serde(bound = "IaSnapshot<P>: Serialize")]
+struct WrittenSeveral<'a, P: ParkProvider> {
+    adapters: &'a [IaSnapshot<P>],
+    #[serde(with = "serde_bytes")]
+    words: &'a [u8],
+}
+
 #[derive(Deserialize)]
 #[serde(bound = "IaSnapshot<P>: Deserialize<'de>")]
 struct Read<P: ParkProvider> {
@@ -160,20 +174,35 @@ struct Read<P: ParkProvider> {
     words: Vec<u8>,
 }
 
-/// Writes a snapshot.
+#[derive(Deserialize)]
+#[serde(bound = "IaSnapshot<P>: Deserialize<'de>")]
+struct ReadSeveral<P: ParkProvider> {
+    adapters: Vec<IaSnapshot<P>>,
+    #[serde(with = "serde_bytes")]
+    words: Vec<u8>,
+}
+
+/// Writes a snapshot of adapters.
 pub(super) fn write<P: ParkProvider>(
-    ias: &IaSnapshot<P>,
+    adapters: &[IaSnapshot<P>],
     words: &[u8],
 ) -> Result<Vec<u8>, FormatError>
 where
     P::Snapshot: Serialize,
     IaTables<P>: Serialize,
 {
-    let contents = postcard::to_stdvec(&Written { ias, words }).map_err(contents)?;
+    let (version, written) = match adapters {
+        [ias] => (VERSION, postcard::to_stdvec(&Written { ias, words })),
+        [..] => {
+            let several = WrittenSeveral { adapters, words };
+            (SEVERAL, postcard::to_stdvec(&several))
+        }
+    };
+    let contents = written.map_err(contents)?;
     let layers = layers();
     let mut header = Header {
         magic: MAGIC,
-        version: VERSION.into(),
+        version: version.into(),
         // PANIC: five layers.
         layers: u32::try_from(layers.len()).expect("a small number").into(),
         // CAST: usize has at most 64 bits on every target Rust has.
@@ -184,8 +213,10 @@ where
     Ok([header.as_bytes(), layers.as_bytes(), &contents].concat())
 }
 
-/// Reads a snapshot, and the program's own bytes.
-pub(super) fn read<P: ParkProvider>(bytes: &[u8]) -> Result<(IaSnapshot<P>, Vec<u8>), FormatError>
+/// Reads a snapshot: its adapters, at least one, and the program's own bytes.
+pub(super) fn read<P: ParkProvider>(
+    bytes: &[u8],
+) -> Result<(Vec<IaSnapshot<P>>, Vec<u8>), FormatError>
 where
     P::Snapshot: for<'de> Deserialize<'de>,
     IaTables<P>: for<'de> Deserialize<'de>,
@@ -202,7 +233,7 @@ where
         return Err(FormatError::Magic { found });
     }
     let found = header.version.get();
-    if found != VERSION {
+    if ![VERSION, SEVERAL].contains(&found) {
         return Err(FormatError::Version { found });
     }
     let layer_bytes = u64::from(header.layers.get()) * size_of::<Layer>() as u64;
@@ -231,8 +262,20 @@ where
         let (found, wanted) = (describe(&found), describe(&wanted));
         return Err(FormatError::Layers { found, wanted });
     }
-    let (Read { ias, words }, after) =
-        postcard::take_from_bytes::<Read<P>>(contained).map_err(contents)?;
+    let (adapters, words, after) = if found == SEVERAL {
+        let read = postcard::take_from_bytes::<ReadSeveral<P>>(contained);
+        let (ReadSeveral { adapters, words }, after) = read.map_err(contents)?;
+        (adapters, words, after)
+    } else {
+        let read = postcard::take_from_bytes::<Read<P>>(contained);
+        let (Read { ias, words }, after) = read.map_err(contents)?;
+        (vec![ias], words, after)
+    };
+    let count = adapters.len();
+    if found == SEVERAL && !(2..=MAX_ADAPTERS).contains(&count) {
+        let why = format!("{count} adapters");
+        return Err(FormatError::Contents { why });
+    }
     if !after.is_empty() {
         let why = format!("{} bytes follow them", after.len());
         return Err(FormatError::Contents { why });
@@ -241,7 +284,7 @@ where
     if bytes > MAX_WORDS {
         return Err(FormatError::Words { bytes });
     }
-    Ok((ias, words))
+    Ok((adapters, words))
 }
 
 /// Returns the CRC-32 of all bytes except the checksum itself.

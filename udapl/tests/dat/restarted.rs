@@ -14,6 +14,7 @@
 //! | `RESTARTED_INSTANCES` | number of instances of the adapter of [`several`] |
 //! | `SNAPSHOT_BLESS` | a file, into which the first process of [`several`] writes the snapshot of its adapter |
 
+mod adapters;
 mod card;
 mod chain;
 mod end;

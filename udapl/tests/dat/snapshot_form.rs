@@ -65,7 +65,9 @@ fn each_damaged_byte_of_a_snapshot_is_noticed() {
         let error = form_error(damaged);
         let is_named = match at {
             0..8 => matches!(error, FormatError::Magic { .. }),
-            8..12 => matches!(error, FormatError::Version { .. }),
+            // The other form.
+            8 => matches!(error, FormatError::Checksum { .. }),
+            9..12 => matches!(error, FormatError::Version { .. }),
             12..24 => matches!(error, FormatError::Length { .. }),
             _ => matches!(error, FormatError::Checksum { .. }),
         };
