@@ -122,5 +122,9 @@ pub const CALLS: [(&str, Of); 74] = [
 
 /// Name under which the library's own work between calls is counted. This is not a call of DAT.
 pub const PROGRESS: &str = "progress";
+/// Name under which parking an adapter is counted.
+pub const PARK: &str = "park";
+/// Name under which going on with a parked adapter is counted.
+pub const RESUME: &str = "resume";
 /// Name under which dropping an adapter without closing it is counted.
 pub const DROP: &str = "drop";

@@ -304,6 +304,9 @@ impl World {
     /// Changes the MAC address of a virtual function as its administrator does. Closes all instances of the function
     /// before the change, so the driver sees the change after the reset of the next opening.
     fn change_mac(&mut self, side: usize) {
+        if self.sides[side].parked {
+            return;
+        }
         self.cover.count("fault", "another MAC");
         for other in self.kin(side) {
             self.close(other);

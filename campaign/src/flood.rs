@@ -224,7 +224,7 @@ impl FloodSim {
             assert!(card.set_vf(0, settings));
             let function = card.virtual_function(0).expect("just made");
             Side::new(
-                function,
+                (function, None),
                 (usize::from(number), usize::from(number)),
                 7 + u64::from(number),
                 SideConfig::default(),

@@ -4,6 +4,7 @@ use udapl::memory::PzHandle;
 use udapl::{DmaMemory, Ia, MemPrivFlags};
 
 use crate::bytes;
+use crate::kept::Kept;
 use crate::keys::{FreeableRegion, Key, Region, WindowMemory};
 use crate::side::Open;
 
@@ -32,7 +33,10 @@ impl Open {
     ) -> Result<Region, udapl::DatError> {
         let memory = udapl::alloc(ia, slots * bytes::STRIDE).expect("the host has memory");
         let lmr = ia.lmr_create(memory.clone(), pz, rights)?;
-        Ok(Region { memory, lmr })
+        Ok(Region {
+            memory: Kept::new(memory),
+            lmr,
+        })
     }
 
     /// Allocates and registers memory of one slot to which peers may write.
@@ -51,7 +55,10 @@ impl Open {
         let lmr = self
             .ia
             .lmr_create(memory.clone(), self.pz, MemPrivFlags::all())?;
-        let region = Region { memory, lmr };
+        let region = Region {
+            memory: Kept::new(memory),
+            lmr,
+        };
         bytes::prepare(&region.memory, 1);
         let key = Key {
             address: region.lmr.registered_address,

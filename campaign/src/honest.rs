@@ -79,7 +79,12 @@ impl Honest {
         let sides = cards.each_ref().map(|of| {
             let function = of.virtual_function(index).expect("just made");
             let place = (usize::MAX - card, card);
-            let mut side = Side::new(function, place, seed ^ card as u64, SideConfig::default());
+            let mut side = Side::new(
+                (function, None),
+                place,
+                seed ^ card as u64,
+                SideConfig::default(),
+            );
             side.open(0xff).expect("nothing is done to it");
             card += 1;
             side

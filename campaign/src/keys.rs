@@ -3,9 +3,11 @@
 use udapl::DmaMemory;
 use udapl::memory::{LmrCreated, RmrHandle};
 
+use crate::kept::Kept;
+
 /// Memory that is registered with an LMR.
 pub struct Region {
-    pub memory: DmaMemory,
+    pub memory: Kept<DmaMemory>,
     pub lmr: LmrCreated,
 }
 

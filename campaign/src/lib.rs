@@ -47,9 +47,11 @@ mod grants;
 mod healing;
 mod honest;
 mod judge;
+mod kept;
 mod keys;
 mod many;
 mod off_path_attacker;
+mod process;
 mod side;
 mod small;
 mod trace;
@@ -141,14 +143,17 @@ pub enum Feature {
     /// Two programs that only connect and send have functions of their own, and their operations must complete in
     /// bounded time. Not combined with [`Overrun`](Self::Overrun), which affects these programs, too.
     Neighbours,
+    /// Adapters are parked, and handed over to the next process of their program. Processes are killed meanwhile.
+    Handover,
 }
 
 /// Features that are each in one of four simulations. They are drawn last and in this order. So a feature added at the
 /// end changes no simulation without that feature.
-pub const RARE: [Feature; 3] = [
+pub const RARE: [Feature; 4] = [
     Feature::Instances,
     Feature::Invalidation,
     Feature::Neighbours,
+    Feature::Handover,
 ];
 
 /// The plan of a simulation.

@@ -18,7 +18,9 @@ use udapl::{
 
 use crate::bytes;
 use crate::end::{End, Kind, WINDOW};
+use crate::kept::Kept;
 use crate::keys::{FreeableRegion, Key, Region, WindowMemory};
+use crate::process::Process;
 
 /// Connection qualifier at which the first instance of every function listens.
 pub const CONN_QUAL: u64 = 0x1_0000_0077;
@@ -77,7 +79,7 @@ pub struct Spare {
 
 /// The objects open on a function.
 pub struct Open {
-    pub ia: Ia,
+    pub ia: Kept<Ia>,
     pub pz: PzHandle,
     pub dto: EvdHandle,
     pub connect: EvdHandle,
@@ -136,6 +138,8 @@ pub struct Open {
 /// An adapter, open or not. If its function has several instances, this is one of the instances.
 pub struct Side {
     pub function: Arc<SimFunction>,
+    /// The processes of the function's program, in a simulation with `Feature::Handover`.
+    pub process: Option<Arc<Process>>,
     /// Index of the function among all functions.
     pub place: usize,
     /// Index of the function's card.
@@ -148,6 +152,8 @@ pub struct Side {
     pub tampered: bool,
     /// True if the function was removed.
     pub removed: bool,
+    /// True while the function is parked. Then `open` is `None`.
+    pub parked: bool,
     /// Configuration of the adapter's endpoints and queues.
     pub side_config: SideConfig,
     /// True if a command that ends access was not answered since the opening. Then the adapter must be dead as soon as
@@ -186,13 +192,14 @@ pub const fn offered_tag(side: usize) -> u64 {
 impl Side {
     /// Returns the record of an adapter that is not open.
     pub fn new(
-        function: Arc<SimFunction>,
+        (function, process): (Arc<SimFunction>, Option<Arc<Process>>),
         (place, card): (usize, usize),
         seed: u64,
         side_config: SideConfig,
     ) -> Self {
         Self {
             function,
+            process,
             place,
             card,
             seed,
@@ -200,6 +207,7 @@ impl Side {
             open: None,
             tampered: false,
             removed: false,
+            parked: false,
             side_config,
             unanswered: false,
             asleep: 0,
@@ -212,8 +220,11 @@ impl Side {
     /// # Errors
     /// The reason as a text.
     pub fn open(&mut self, index: usize) -> Result<(), String> {
-        let function = Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>)
-            .map_err(|error| error.to_string())?;
+        let device = match &self.process {
+            Some(process) => Arc::clone(process) as Arc<dyn Device>,
+            None => Arc::clone(&self.function) as Arc<dyn Device>,
+        };
+        let function = Function::in_process(device).map_err(|error| error.to_string())?;
         self.openings += 1;
         self.unanswered = false;
         let mut hca = HcaConfig::new();
@@ -232,6 +243,12 @@ impl Side {
         self.unanswered = false;
         let ia = adapter.instance(IaConfig::default());
         self.create_objects(ia.map_err(|error| error.to_string())?, index)
+    }
+
+    /// Returns the processes of the function's program.
+    pub fn process(&self) -> Arc<Process> {
+        let process = self.process.as_ref();
+        Arc::clone(process.expect("a simulation with handovers"))
     }
 
     fn create_objects(&mut self, ia: Ia, index: usize) -> Result<(), String> {
@@ -312,7 +329,7 @@ impl Open {
             bytes::put(&offered.memory, slot, offered_tag(index));
         }
         let mut open = Self {
-            ia,
+            ia: Kept::new(ia),
             pz,
             dto,
             connect,
@@ -418,7 +435,8 @@ impl Open {
     }
 
     /// Returns the adapter, and all memory that peers or the device could access.
-    pub fn memories(self) -> (Ia, Vec<DmaMemory>) {
+    pub fn memories(mut self) -> (Ia, Vec<DmaMemory>) {
+        let ia = self.ia.take();
         let regions = [
             self.source,
             self.inbox,
@@ -434,7 +452,23 @@ impl Open {
             .into_iter()
             .map(|window_memory| window_memory.region);
         let all = regions.into_iter().chain(freeable).chain(window_memories);
-        (self.ia, all.map(|region| region.memory).collect())
+        (ia, all.map(|mut region| region.memory.take()).collect())
+    }
+
+    /// Returns all regions.
+    pub fn regions(&mut self) -> impl Iterator<Item = &mut Region> {
+        let regions = [
+            &mut self.source,
+            &mut self.inbox,
+            &mut self.written,
+            &mut self.offered,
+            &mut self.counter,
+            &mut self.sink,
+            &mut self.shared,
+        ];
+        let freeable = self.freeable.iter_mut().map(|it| &mut it.region);
+        let window_memories = self.window_memories.iter_mut().map(|it| &mut it.region);
+        regions.into_iter().chain(freeable).chain(window_memories)
     }
 
     /// Returns the index of the endpoint with this handle.

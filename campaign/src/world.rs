@@ -2,6 +2,7 @@
 //! until all activity has ended.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hw_sim::{
@@ -20,6 +21,7 @@ use crate::driver_warnings::WarningCollector;
 use crate::end::{CloseNotice, Link, Name};
 use crate::honest::Honest;
 use crate::keys::Key;
+use crate::process::Process;
 use crate::side::{APART, LOG_SHORT_EQ, Open, Side, SideConfig, offered_tag};
 use crate::trace::Trace;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
@@ -113,6 +115,7 @@ impl World {
         });
         let has = |feature| plan.features.contains(&feature);
         let mut sides: Vec<Side> = Vec::new();
+        let mut processes = BTreeMap::new();
         let mut add = |place: usize, instance: usize| {
             let (at, index) = (place / usize::from(of_card), place % usize::from(of_card));
             let number = u8::try_from(sides.len()).expect("few");
@@ -132,7 +135,17 @@ impl World {
                 apart: instance as u64 * APART,
             };
             let seed = plan.seed << 8 | u64::from(number);
-            sides.push(Side::new(function, (place, at), seed, side_config));
+            let process = has(Feature::Handover).then(|| {
+                let of_function = processes.entry(place);
+                let new = || Arc::new(Process::new(Arc::clone(&function)));
+                Arc::clone(of_function.or_insert_with(new))
+            });
+            sides.push(Side::new(
+                (function, process),
+                (place, at),
+                seed,
+                side_config,
+            ));
         };
         let places = 2 * usize::from(of_card);
         for place in 0..places {
@@ -357,7 +370,7 @@ impl World {
     }
 
     /// Draws the time until the next step.
-    fn moment(&mut self) -> Duration {
+    pub fn moment(&mut self) -> Duration {
         let micros = match self.random.random_range(0..10) {
             0..=5 => self.random.random_range(1..20),
             6..=8 => self.random.random_range(20..2_000),

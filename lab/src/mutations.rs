@@ -44,6 +44,8 @@ struct Mutation {
     after: String,
     /// Reason why no campaign can find this defect.
     blind: Option<String>,
+    /// Features that all worlds have, so that few of them are needed.
+    with: Option<String>,
 }
 
 impl Mutation {
@@ -125,7 +127,7 @@ fn try_one(
     let found = build(tree, folder).and_then(|campaign| {
         (0..seeds)
             .step_by(usize::try_from(SEEDS_PER_RUN)?)
-            .find_map(|first| worlds(&campaign, first).transpose())
+            .find_map(|first| worlds(&campaign, mutation.with.as_deref(), first).transpose())
             .transpose()
     });
     fs::write(&file, healthy)?;
@@ -152,7 +154,8 @@ fn build(tree: &Path, folder: &Path) -> Result<PathBuf> {
 
 /// Runs some seeds of the campaign. Returns the position of the first seed that failed, counted from 1, and the
 /// failure. A run that exceeds its time limit has failed, too.
-fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
+fn worlds(campaign: &Path, with: Option<&str>, first: u64) -> Result<Option<(u64, String)>> {
+    let features = with.map(|features| ["--with", features]);
     let output = Command::new("timeout")
         .arg(PATIENCE.to_string())
         .arg(campaign)
@@ -162,6 +165,7 @@ fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
             "--seeds",
             &SEEDS_PER_RUN.to_string(),
         ])
+        .args(features.into_iter().flatten())
         .stderr(Stdio::null())
         .output()
         .context("cannot start the campaign")?;

@@ -20,14 +20,14 @@ impl World {
         let Some(mut open) = self.sides[side].open.take() else {
             return;
         };
-        let ia = open.ia;
+        let ia = open.ia.take();
         let answer = self.timed(side, "dat_ia_close", |_| {
             ia.close(CloseFlags::Graceful).err().map(Box::new)
         });
         self.cover.call("dat_ia_close", state, answer.is_none());
         match answer {
             None => panic!("side {side} closes gracefully, and it has objects"),
-            Some(refused) => open.ia = refused.ia,
+            Some(refused) => open.ia.put(refused.ia),
         }
         self.sides[side].open = Some(open);
     }

@@ -75,13 +75,10 @@ impl World {
         if answer.is_ok()
             && let Some(open) = &mut self.sides[side].open
         {
-            let freeable = open.freeable.remove(0);
+            let mut freeable = open.freeable.remove(0);
             open.remember(freeable.key, number);
-            self.watch(Freed::watch(
-                freeable.region.memory,
-                side,
-                "which was freed",
-            ));
+            let memory = freeable.region.memory.take();
+            self.watch(Freed::watch(memory, side, "which was freed"));
         }
     }
 

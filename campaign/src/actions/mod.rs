@@ -4,6 +4,7 @@ mod batches;
 mod busy;
 mod connections;
 mod distance;
+mod handover;
 mod instances;
 mod invalidation;
 mod life;
@@ -49,6 +50,10 @@ impl World {
         }
         if self.sides[side].side_config.several && self.random.random_ratio(1, 16) {
             self.change_of_instances(side);
+            return;
+        }
+        if self.has(Feature::Handover) && self.random.random_ratio(1, 24) {
+            self.hand_over(side);
             return;
         }
         let end = self.random.random_range(0..ENDS);
