@@ -41,11 +41,11 @@ fn run_command(command: &OsStr, rest: &[OsString]) -> ExitCode {
     match command.to_str() {
         Some("demo") => {
             let demo = ["run", "--example", "demo", "--"];
-            cargo(&demo, "debug/examples/demo", None, rest)
+            cargo(&demo, None, rest)
         }
         Some(name) if names().any(|known| known == name) => {
             let lab = ["run", "--quiet", "--profile", "test", "--bin", "lab", "--"];
-            cargo(&lab, "debug/lab", Some(name), rest)
+            cargo(&lab, Some(name), rest)
         }
         _ => {
             let command = command.display();
@@ -57,17 +57,10 @@ fn run_command(command: &OsStr, rest: &[OsString]) -> ExitCode {
 
 /// Replaces this process by cargo, which builds and runs a program of the workspace. `lab` is built with the tests'
 /// profile, so that commands and tests share one build. The program runs in the caller's directory, so relative file
-/// names refer to that directory. `built` is the program's path in the target folder: while it does not exist, nothing
-/// is compiled incrementally, which makes the first build a seventh faster. Later builds can be incremental all the
-/// same. Returns only if cargo cannot be started.
-fn cargo(run: &[&str], built: &str, name: Option<&str>, rest: &[OsString]) -> ExitCode {
-    const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+/// names refer to that directory. Returns only if cargo cannot be started.
+fn cargo(run: &[&str], name: Option<&str>, rest: &[OsString]) -> ExitCode {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(&program);
-    if env::var_os(INCREMENTAL).is_none() && !is_built(built) {
-        command.env(INCREMENTAL, "0");
-    }
-    let error = command
+    let error = Command::new(&program)
         .args(&run[..1])
         .arg("--manifest-path")
         .arg(root().join("Cargo.toml"))
@@ -77,13 +70,6 @@ fn cargo(run: &[&str], built: &str, name: Option<&str>, rest: &[OsString]) -> Ex
         .exec();
     eprintln!("error: cannot start {}: {error}", program.display());
     ExitCode::FAILURE
-}
-
-/// Returns whether the target folder has a program. This program is in that folder's `debug`.
-fn is_built(program: &str) -> bool {
-    let target = env::current_exe().ok();
-    let target = target.as_deref().and_then(|it| it.parent()?.parent());
-    target.is_some_and(|target| target.join(program).exists())
 }
 
 /// Returns the workspace's root.
