@@ -75,6 +75,7 @@ pub use ia::call::evd::wait::{FastPoll, Run};
 pub use ia::call::evd::waiter::{EvdWait, EvdWaitStatus, WaitError};
 pub use ia::call::lmr::{LmrCreated, LmrParam};
 pub use ia::call::psp::PspParam;
+pub use ia::call::reserve::Reserve;
 pub use ia::call::rmr::{RmrBinding, RmrParam};
 pub use ia::call::rsp::RspParam;
 pub use ia::call::srq::{SrqAttr, SrqParam};

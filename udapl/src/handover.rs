@@ -16,6 +16,9 @@
 //! systemd's descriptor store ([`check_store`], [`store`], [`take_stored`]). Module [`driver::handover`] describes the
 //! protocol, and the rule by which only one process can have a handover. [`adopt`] follows that rule.
 //!
+//! The device goes on as long as there are receives and room for completions: [`Ia::reserve`] says how many, and the
+//! log says it when the adapter is parked.
+//!
 //! A parked instance keeps its number, which is in all handles, and the first instance of each process has number 1. So
 //! the next process adopts before it opens an adapter of its own.
 //!
@@ -65,6 +68,7 @@ use driver::handover::{Claimed, NotTaken};
 use thiserror::Error;
 
 pub use adapters::MAX_ADAPTERS;
+pub use dat_core::Reserve;
 pub use driver::handover::{
     HandoverError, NotGiven, Offer, Receiver, Sent, StoredDescriptors, StoredRefusal, Undecided,
     await_receiver, check_store, receive, store, take_stored,
@@ -366,8 +370,11 @@ pub fn park_adapters(adapters: Vec<Vec<Ia>>, words: &[u8]) -> Result<Parked, Not
     let (mut snapshots, mut descriptors) = (Vec::new(), Vec::new());
     let mut waiting = adapters.into_iter();
     while let Some(ias) = waiting.next() {
+        let Reserve { recvs, completions } = Reserve::least(ias.iter().map(Ia::reserve));
         match Ia::park_all(ias) {
             Ok((snapshot, handover)) => {
+                let adapter = &snapshot.adapter.limits.adapter_name;
+                tracing::info!(%adapter, ?recvs, ?completions, "parked: the device goes on by itself");
                 snapshots.push(snapshot);
                 descriptors.push(handover);
             }

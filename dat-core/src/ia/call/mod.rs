@@ -19,6 +19,7 @@ mod progress;
 pub(crate) mod psp;
 mod pz;
 mod recorder;
+pub(crate) mod reserve;
 pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod srq;

@@ -73,6 +73,23 @@ fn all_datagrams_that_arrived_meanwhile_are_handled_first() {
     assert_eq!(a.ia.cm_counters().received, 100);
 }
 
+/// As many messages arrive as the reserve says, and the next one finds no receive.
+#[test]
+fn the_reserve_is_what_arrives_while_no_process_has_the_instance() {
+    let (_net, mut a, mut b) = connected();
+    assert_eq!(a.ia.reserve().recvs, Some(0));
+    (0..3).for_each(|cookie| a.post_recv(cookie).expect("posted"));
+    let reserve = a.ia.reserve();
+    assert_eq!(reserve.recvs, Some(3));
+    let parked_a = parked(a.ia);
+    (0..4).for_each(|cookie| b.send(cookie, NO_FLAGS).expect("posted"));
+    a.ia = resume(parked_a);
+    assert_eq!(a.completions(a.recv).len(), 3);
+    assert_eq!(a.ia.reserve().recvs, Some(0));
+    let left = a.ia.reserve().completions.expect("completion queues");
+    assert_eq!(Some(left), reserve.completions.map(|least| least + 3));
+}
+
 #[test]
 fn a_peer_that_disconnected_meanwhile_ends_the_connection() {
     let (_net, mut a, mut b) = connected();
