@@ -32,7 +32,36 @@ pub(super) struct Arrived {
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     /// The receives that have completed since the hold began, oldest first.
-    pub arrived: Vec<Arrived>,
+    arrived: Vec<Arrived>,
+    /// Number of them of each endpoint, by the number in its handle. A connection could otherwise take the receives of
+    /// all during a long hold.
+    counts: BTreeMap<u64, u32>,
+}
+
+impl Pause {
+    /// Returns the pause of a worker that was parked with these receives.
+    pub fn of(arrived: Vec<Arrived>) -> Self {
+        let mut pause = Self::default();
+        arrived.into_iter().for_each(|one| pause.add(one));
+        pause
+    }
+
+    /// Adds a receive.
+    pub fn add(&mut self, arrived: Arrived) {
+        let (ep, _) = arrived.ep.to_raw();
+        *self.counts.entry(ep).or_default() += 1;
+        self.arrived.push(arrived);
+    }
+
+    /// Returns the number of receives of a connection.
+    pub fn count(&self, ep: EpHandle) -> u32 {
+        self.counts.get(&ep.to_raw().0).copied().unwrap_or(0)
+    }
+
+    /// Returns the receives, oldest first.
+    pub fn arrived(&self) -> &[Arrived] {
+        &self.arrived
+    }
 }
 
 /// The hold of a target.

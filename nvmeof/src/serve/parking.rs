@@ -28,8 +28,9 @@ pub use snapshot::WorkerSnapshot;
 
 use udapl::{Event, Ia};
 
+use super::admission::GREETING;
 use super::error::WorkerError;
-use super::hold::Pause;
+use super::hold::{Arrived, Pause};
 use super::queue::{Queue, State};
 use super::worker::Worker;
 use crate::io::State as IoState;
@@ -115,7 +116,7 @@ impl Worker {
         // Hosts whose Keep Alive was not dequeued during the hold are not taken for dead.
         self.queues.hear_all();
         self.report_heard(self.target.now());
-        for one in pause.arrived {
+        for one in pause.arrived() {
             self.received(one.at, one.ep, one.bytes)?;
         }
         let waiting: Vec<u16> = self.held.keys().copied().collect();
@@ -141,17 +142,37 @@ impl Worker {
                 | Event::RmrBind(_)
                 | Event::Software(_) => None,
             };
-            match (arrived, &mut self.pause) {
-                (Some(arrived), Some(pause)) => {
-                    pause.arrived.push(arrived);
-                    if let Some((_, queue)) = self.queues.of(arrived.ep) {
-                        queue.was_heard = true;
-                    }
-                }
-                (Some(_) | None, _) => self.take(event)?,
+            match arrived {
+                Some(arrived) if self.pause.is_some() => self.keep_until_release(arrived)?,
+                Some(_) | None => self.take(event)?,
             }
         }
         Ok(taken)
+    }
+
+    /// Sets a capsule aside. A host that has sent more than it may loses its connection; its capsules come back with
+    /// the release.
+    fn keep_until_release(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
+        let Some(pause) = &mut self.pause else {
+            return Ok(());
+        };
+        pause.add(arrived);
+        let count = pause.count(arrived.ep);
+        let Some((id, queue)) = self.queues.of(arrived.ep) else {
+            return Ok(());
+        };
+        queue.was_heard = true;
+        let is_over = matches!(queue.state(), State::Ending | State::Draining);
+        // No guest borrows during a hold.
+        if !is_over && queue.share.is_guest() && queue.outstanding + count > GREETING {
+            self.report_overdrawn(id);
+            return self.disconnect(id);
+        }
+        if !is_over && queue.is_overrun(count) {
+            self.report_overrun(id);
+            return self.fail(id);
+        }
+        Ok(())
     }
 
     /// Handles the messages that have come since the worker paused, and checks that it is quiet.

@@ -166,12 +166,12 @@ impl Queue {
         next.is_some()
     }
 
-    /// Returns whether the host has sent more commands than its queue has entries. Commands whose responses are posted
-    /// do not count.
+    /// Returns whether the host has sent more commands than its queue has entries, with those that were set aside.
+    /// Commands whose responses are posted do not count.
     #[inline]
-    pub(super) fn is_overrun(&self) -> bool {
+    pub(super) fn is_overrun(&self, set_aside: u32) -> bool {
         // CAST: widening.
-        let there = (self.outstanding + self.held) as usize;
+        let there = (self.outstanding + self.held + set_aside) as usize;
         there > usize::from(self.entries) + self.sending.len()
     }
 

@@ -97,7 +97,7 @@ impl Worker {
         queue.outstanding += 1;
         let is_ordinary = queue.state() == State::Attached
             && !queue.share.is_guest()
-            && !queue.is_overrun()
+            && !queue.is_overrun(0)
             && bytes.is_some_and(|bytes| bytes >= COMMAND);
         if !is_ordinary {
             return self.received_other(at, id, bytes);
@@ -125,7 +125,7 @@ impl Worker {
         let Some(queue) = self.queues.get_mut(id) else {
             return self.drop_io(at);
         };
-        let (is_overrun, source) = (queue.is_overrun(), queue.place.source);
+        let (is_overrun, source) = (queue.is_overrun(0), queue.place.source);
         let is_overdrawn = queue.share.is_guest() && !self.admission.borrow(queue.outstanding);
         match (queue.state(), bytes) {
             (State::Ending | State::Draining, _) => self.drop_io(at),
@@ -136,33 +136,12 @@ impl Worker {
             }
             // All guests together exceed the loan, and this guest is one that borrows.
             _ if is_overdrawn => {
-                self.admission.room.overdrawn += 1;
-                let told = self.lines.take(source, "overdrawn", self.target.now());
-                if let Some(unlogged) = told {
-                    tracing::info!(
-                        worker = self.id,
-                        %source,
-                        unlogged,
-                        "a guest holds more commands than there are for it: its connection ends"
-                    );
-                }
-                self.report_capacity();
+                self.report_overdrawn(id);
                 self.drop_io(at)?;
                 self.disconnect(id)
             }
             _ if is_overrun => {
-                self.admission.room.overdrawn += 1;
-                let of = queue.attached.as_ref().map(|one| one.controller);
-                let told = self.lines.take(source, "overrun", self.target.now());
-                if let Some(unlogged) = told {
-                    tracing::warn!(
-                        worker = self.id,
-                        controller = of,
-                        %source,
-                        unlogged,
-                        "more commands than the queue has entries"
-                    );
-                }
+                self.report_overrun(id);
                 self.drop_io(at)?;
                 self.fail(id)
             }
@@ -190,6 +169,44 @@ impl Worker {
             }
             (State::Connected | State::Attached, _) => self.begin(at),
         }
+    }
+
+    /// Counts and logs a guest that holds more commands than there are for it.
+    #[cold]
+    pub(super) fn report_overdrawn(&mut self, id: QueueId) {
+        self.admission.room.overdrawn += 1;
+        let source = self.queues.get(id).map(|queue| queue.place.source);
+        if let Some(source) = source
+            && let Some(unlogged) = self.lines.take(source, "overdrawn", self.target.now())
+        {
+            tracing::info!(
+                worker = self.id,
+                %source,
+                unlogged,
+                "a guest holds more commands than there are for it: its connection ends"
+            );
+        }
+        self.report_capacity();
+    }
+
+    /// Counts and logs a host that has sent more commands than its queue has entries.
+    #[cold]
+    pub(super) fn report_overrun(&mut self, id: QueueId) {
+        self.admission.room.overdrawn += 1;
+        if let Some(queue) = self.queues.get(id) {
+            let of = queue.attached.as_ref().map(|one| one.controller);
+            let source = queue.place.source;
+            if let Some(unlogged) = self.lines.take(source, "overrun", self.target.now()) {
+                tracing::warn!(
+                    worker = self.id,
+                    controller = of,
+                    %source,
+                    unlogged,
+                    "more commands than the queue has entries"
+                );
+            }
+        }
+        self.report_capacity();
     }
 
     /// Ends the controller of a host that violates the protocol. Ends only the connection if it has no controller, or

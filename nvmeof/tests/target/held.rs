@@ -14,7 +14,7 @@ use nvmeof::nvme::command::{FUSE_FIRST, FUSE_SECOND, admin, io};
 use nvmeof::nvme::feature::EVENTS;
 use nvmeof::nvme::{Nqn, Status};
 use nvmeof::serve::{
-    Served, Target, TargetParkError, TargetSnapshot, Worker, WorkerConfig, WorkerParkError,
+    Room, Served, Target, TargetParkError, TargetSnapshot, Worker, WorkerConfig, WorkerParkError,
     WorkerResumeError, WorkerSnapshot,
 };
 use udapl::adapter::IaConfig;
@@ -88,6 +88,11 @@ impl Turns {
     fn queue(&mut self, number: u16) -> Result<Queue> {
         self.host
             .io_queue(&self.subsystem, self.controller, number, 32)
+    }
+
+    fn room(&self) -> Room {
+        let rooms = self.target().rooms();
+        rooms.into_values().next().unwrap_or_default()
     }
 
     fn target(&self) -> &Target {
@@ -257,6 +262,28 @@ fn workers_are_parked_and_resumed_with_queues_event_requests_and_capsules() -> R
         turns.end()?;
     }
     Ok(())
+}
+
+/// Receives belong to all connections, and during a hold none comes back. So the entries of a queue are its limit then,
+/// too.
+#[test]
+fn a_host_that_sends_more_than_its_entries_during_a_hold_is_over() -> Result<()> {
+    let mut turns = Turns::new(1, Source::Memory(1 << 20))?;
+    let mut queue = turns.queue(1)?;
+    turns.target().hold();
+    turns.until_quiet()?;
+    for sent in 1..=33 {
+        assert_eq!(turns.room().overdrawn, 0, "{sent}");
+        let flush = command(io::FLUSH);
+        turns.host.send_without_receive(&mut queue, flush)?;
+        turns.pass(ENOUGH)?;
+    }
+    assert_eq!(turns.room().overdrawn, 1);
+    let controllers = turns.target().with(|model| model.controllers().count());
+    assert_eq!(controllers, 0);
+    turns.park_and_resume()?;
+    turns.target().release();
+    turns.end()
 }
 
 #[test]

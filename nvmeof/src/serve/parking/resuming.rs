@@ -225,7 +225,7 @@ impl Worker {
             spare: Vec::with_capacity(places as usize), // CAST: widening.
             spare_events: (places..all).collect(),
             arrivals: Self::room_for_events(),
-            pause: Some(Box::new(Pause { arrived })),
+            pause: Some(Box::new(Pause::of(arrived))),
             held,
             lines: Default::default(),
             disk_lines: Default::default(),

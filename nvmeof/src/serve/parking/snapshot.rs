@@ -187,7 +187,7 @@ impl WorkerSnapshot {
                 is_aborted: one.is_aborted,
             })
         });
-        let arrived = worker.pause.iter().flat_map(|pause| &pause.arrived);
+        let arrived = worker.pause.iter().flat_map(|pause| pause.arrived());
         let (over, room) = (&worker.over, &worker.admission.room);
         Self {
             id: worker.id,
