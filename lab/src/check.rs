@@ -1,5 +1,6 @@
 //! `test` and `check`: the tests to run before a commit, and all checks that CI runs.
 
+mod beside;
 mod executables;
 mod jobs;
 mod named;
@@ -13,11 +14,12 @@ use anyhow::{Context, Result, bail, ensure};
 use comfy_table::Table;
 use serde::Deserialize;
 
+use self::beside::Beside;
 use self::jobs::Ended;
 use self::output::Found;
 use crate::{
-    bench, campaign, conformance, demo, deny, dtest, left_out, publish, setup, shear, shell, tidy,
-    vm, wire,
+    campaign, conformance, demo, deny, dtest, left_out, publish, setup, shear, shell, tidy, vm,
+    wire,
 };
 
 /// Runs every test of the workspace, then checks captures with external programs. With a name, builds and runs only the
@@ -280,11 +282,13 @@ impl Phases {
             shell::run(doc)
         })?;
         self.phase("tests, with their build", || tests(Extent::Whole))?;
-        self.phase("the hot path's bars", || {
-            bench::run(&bench::Arguments::default())
-        })?;
+        // It counts instructions, so its result does not depend on what else runs.
+        let bars = Beside::start("bench")?;
         self.phase("programs of DAT 2.0", dtest::check)?;
-        self.phase("a kernel in a virtual machine", vm::check)
+        self.phase("a kernel in a virtual machine", vm::check)?;
+        self.phase("the hot path's bars, which ran beside them", || {
+            bars.finish()
+        })
     }
 
     fn table(&self) -> Table {
