@@ -105,7 +105,7 @@ pub use memory::SharedMemory;
 pub use page::PageSize;
 pub use reactor::{Completion, FileOperation, Reactor, Token, Wake, poll_entry};
 pub use real_clock::RealClock;
-pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};
+pub use register::{Be32, Be64, Le32, Readable, RegisterValue, Ro, Rw, Wo, Writable};
 pub use rights::{caller_variable, has_gained_rights};
 pub use ring_probe::RingProbe;
 pub use service_manager::{ServiceManager, ServiceManagerError};

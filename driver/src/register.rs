@@ -1,7 +1,7 @@
 //! Register values and register cells.
 //!
 //! A register value ([`RegisterValue`]) is a natively aligned integer, so that one access is one bus
-//! transaction of its width. `Be32` and `Be64` hold the device's byte order; they are not zerocopy's integers,
+//! transaction of its width. `Be32`, `Be64` and `Le32` hold the device's byte order; they are not zerocopy's integers,
 //! whose alignment of 1 would turn a read into four one-byte loads.
 //!
 //! A cell (`Ro`, `Rw`, `Wo`) declares in a register block which accesses the register at that place allows. It has
@@ -32,6 +32,33 @@ impl Be32 {
 }
 
 impl std::fmt::Debug for Be32 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#010x}", self.get())
+    }
+}
+
+/// A little-endian 32-bit register value, natively aligned.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Le32(u32);
+
+impl Le32 {
+    /// Converts from the host's order.
+    #[inline]
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value.to_le())
+    }
+
+    /// Returns the value in the host's order.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        u32::from_le(self.0)
+    }
+}
+
+impl std::fmt::Debug for Le32 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#010x}", self.get())
     }
@@ -95,7 +122,7 @@ macro_rules! register_values {
         impl RegisterValue for $value {}
     )*};
 }
-register_values!(Be32, Be64, u8, u16, u32, u64);
+register_values!(Be32, Be64, Le32, u8, u16, u32, u64);
 
 /// A register that is only read.
 #[derive(FromBytes, Immutable, KnownLayout)]

@@ -26,7 +26,7 @@ pub mod disk;
 mod io;
 mod lines;
 pub mod model;
-pub mod nvme;
+pub use nvme_types as nvme;
 pub mod serve;
 #[cfg(test)]
 mod tables;

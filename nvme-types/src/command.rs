@@ -2,7 +2,7 @@
 //! specification, chapter 3).
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::sgl::Sgl;
 
@@ -60,6 +60,14 @@ pub const ALL_NAMESPACES: u32 = 0xffff_ffff;
 
 /// Opcodes of admin commands (Base specification, "Admin Command Set").
 pub mod admin {
+    /// Delete I/O Submission Queue.
+    pub const DELETE_SUBMISSION_QUEUE: u8 = 0x00;
+    /// Create I/O Submission Queue.
+    pub const CREATE_SUBMISSION_QUEUE: u8 = 0x01;
+    /// Delete I/O Completion Queue.
+    pub const DELETE_COMPLETION_QUEUE: u8 = 0x04;
+    /// Create I/O Completion Queue.
+    pub const CREATE_COMPLETION_QUEUE: u8 = 0x05;
     /// Get Log Page.
     pub const GET_LOG_PAGE: u8 = 0x02;
     /// Identify.
@@ -140,6 +148,27 @@ pub const fn writes(opcode: u8) -> bool {
 }
 
 impl Sqe {
+    /// Makes a command without namespace, data and parameters.
+    #[must_use]
+    pub fn of(opcode: u8) -> Self {
+        let mut sqe = Self::new_zeroed();
+        sqe.opcode = opcode;
+        sqe
+    }
+
+    /// Returns PRP entries 1 and 2, which are in the place of an SGL descriptor.
+    #[must_use]
+    pub fn prp(&self) -> [u64; 2] {
+        let prp: [U64; 2] = zerocopy::transmute!(self.sgl);
+        prp.map(U64::get)
+    }
+
+    /// Sets PRP entries 1 and 2.
+    #[inline]
+    pub fn set_prp(&mut self, prp: [u64; 2]) {
+        self.sgl = zerocopy::transmute!(prp.map(U64::new));
+    }
+
     /// Returns whether an I/O command writes this block. For a command with a list of ranges, returns whether it writes
     /// at all.
     #[must_use]

@@ -1,8 +1,10 @@
-//! Structures and codes of the NVMe specifications.
+//! Structures and codes of the NVMe specifications, for hosts and controllers.
 //!
 //! The sources are NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and RDMA Transport
 //! Specification 1.0; each module names its sections. All integers are little-endian. Types that a host sends
 //! accept any bytes: an unknown code stays a number and is no parse error.
+
+#![forbid(unsafe_code)]
 
 pub mod command;
 pub mod completion;

@@ -1,0 +1,698 @@
+//! A controller: reset and enable, admin commands, I/O queues, and its end.
+//!
+//! ```text
+//!   open:  EN=0 --RDY=0--> admin queues --EN=1--> --RDY=1--> Identify, number of queues --> ready
+//!   stop:  EN=0 --RDY=0--> stopped    (no answer: function level reset --> stopped)
+//! ```
+//!
+//! Each wait has the limit that the controller names. A controller whose registers read as ones is gone; CSTS.CFS is a
+//! fatal error. Both end the controller: nothing is submitted any more, and [`Controller::stop`] returns the commands
+//! that have no answer. Their data belongs to the controller until then.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use driver::{
+    Bar, Block, Clock, DmaArena, DmaBuffer, Function, FunctionError, Instant, Interrupt, Iova,
+    Le32, Register,
+};
+use nvme_types::command::admin;
+use nvme_types::identify::{self, cns};
+use nvme_types::{Sqe, Status, feature};
+use zerocopy::FromBytes;
+
+use crate::error::{Cause, NvmeError};
+use crate::health::Health;
+use crate::prp::{PAGE, Piece};
+use crate::queue::{Ended, QueuePair, Rings, SubmitError};
+use crate::quirks::{Quirks, REFUSED};
+use crate::registers::{self, Cap, Doorbell, GONE, Properties, cc, csts};
+
+/// Number of entries of the admin queues.
+const ADMIN_ENTRIES: u32 = 32;
+/// Interval at which CSTS is read while it has to change.
+const POLL: Duration = Duration::from_millis(1);
+/// Longest transfer of a command that this driver makes: a list of pages fits into a page.
+const MAX_TRANSFER: u64 = 2 << 20;
+/// Maximum number of namespaces that are listed.
+const MOST_NAMESPACES: usize = 1024;
+
+/// Settings of a controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Number of I/O queues that are asked for.
+    pub queues: u16,
+    /// Number of entries of an I/O queue, a power of two. The controller's limit is the upper bound.
+    pub entries: u32,
+    /// True if completion queues signal interrupts, false if they are only polled.
+    pub has_interrupts: bool,
+    /// Time limit of an admin command.
+    pub admin_limit: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            entries: 256,
+            has_interrupts: true,
+            admin_limit: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Names and limits of a controller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// SN.
+    pub serial: String,
+    /// MN.
+    pub model: String,
+    /// FR.
+    pub firmware: String,
+    /// Longest transfer of a command in bytes.
+    pub max_transfer: u64,
+    /// True if there is a volatile write cache, so that a write is durable only with FUA or after a Flush.
+    pub has_write_cache: bool,
+    /// ONCS: optional commands. Bit 0 Compare, 2 Dataset Management, 3 Write Zeroes, 7 Verify, 8 Copy.
+    pub commands: u16,
+}
+
+/// A namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    /// Number.
+    pub nsid: u32,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// True if it cannot be written.
+    pub is_write_protected: bool,
+}
+
+/// A controller that was not stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotStopped {
+    /// The controller.
+    pub controller: Controller,
+    /// Its queues.
+    pub queues: Vec<QueuePair>,
+    /// The reason.
+    #[source]
+    pub error: FunctionError,
+}
+
+/// A controller that is ready. If it is dropped, it is stopped; if that fails, its memory is never freed.
+pub struct Controller {
+    function: Function,
+    clock: Arc<dyn Clock>,
+    bar: Bar,
+    properties: Block<Properties>,
+    cap: Cap,
+    arena: DmaArena,
+    /// Data of admin commands.
+    data: DmaBuffer,
+    admin: QueuePair,
+    identity: Identity,
+    quirks: Quirks,
+    config: Config,
+    /// Number of I/O queues that the controller has granted.
+    granted: u16,
+    /// Number of I/O queues that were created.
+    created: u16,
+    interrupts: Vec<Interrupt>,
+    health: Arc<Health>,
+}
+
+impl Controller {
+    /// Resets a controller, enables it and reads what it is. `function` has the controller to itself.
+    ///
+    /// # Errors
+    /// [`NvmeError`]. The controller has no access to memory then.
+    pub fn open(function: Function, config: Config) -> Result<Self, NvmeError> {
+        let arena = DmaArena::new(&function)?;
+        let opened = Self::enabled(&function, arena.clone(), config);
+        if opened.is_err() {
+            // A controller that was enabled half-way must not reach the memory of its queues.
+            if let Err(error) = function.stop() {
+                tracing::error!(function = function.name(), %error, "cannot be stopped");
+                std::mem::forget(arena);
+            }
+        }
+        opened
+    }
+
+    fn enabled(function: &Function, arena: DmaArena, config: Config) -> Result<Self, NvmeError> {
+        let unsupported = |what: String| NvmeError::Unsupported {
+            name: function.name().to_owned(),
+            what,
+        };
+        if !config.entries.is_power_of_two() || config.entries < 2 || config.queues == 0 {
+            let (queues, entries) = (config.queues, config.entries);
+            let what = format!("{queues} queues of {entries} entries");
+            return Err(NvmeError::Argument { what });
+        }
+        let id = (function.config_read_u16(0)?, function.config_read_u16(2)?);
+        if REFUSED.contains(&id) {
+            return Err(unsupported(format!(
+                "device {:04x}:{:04x} has entries of another size",
+                id.0, id.1
+            )));
+        }
+        let quirks = Quirks::of(id.0, id.1);
+        let bar = function.bar(0)?;
+        let properties: Block<Properties> = bar.block(0)?;
+        let clock = function.clock();
+        let health = Arc::new(Health::default());
+        let reset = Reset {
+            name: function.name(),
+            clock: &clock,
+            properties: &properties,
+            health: &health,
+        };
+        let cap = reset.cap()?;
+        if !cap.has_nvm_commands() || cap.min_page() > PAGE {
+            return Err(unsupported(format!(
+                "CAP {:#018x}: no NVM command set, or pages of {} bytes at least",
+                cap.0,
+                cap.min_page()
+            )));
+        }
+        if let Err(Cause::Ready { .. }) = reset.disable(cap, quirks) {
+            function.reset()?;
+        }
+        let disabled = reset.disable(cap, quirks);
+        disabled.map_err(|cause| reset.ended(cause))?;
+
+        let data = arena.alloc(identify::BYTES, 4096)?;
+        let rings = Rings::new(&arena, ADMIN_ENTRIES, 1)?;
+        function.set_bus_master(true)?;
+        let interrupts = if config.has_interrupts {
+            function.enable_interrupts(1 + usize::from(config.queues))?
+        } else {
+            Vec::new()
+        };
+        reset.set_admin_queues(&rings);
+        // Some controllers change CAP after the first write of CC (Linux `nvme_enable_ctrl`).
+        let cap = reset.cap()?;
+        let enabled = reset.enable(cap, quirks);
+        enabled.map_err(|cause| reset.ended(cause))?;
+        let doorbells = doorbells(&bar, cap, 0)?;
+        let admin = QueuePair::new(
+            0,
+            rings,
+            doorbells,
+            Arc::clone(&health),
+            interrupts.first().cloned(),
+        );
+        let mut controller = Self {
+            clock,
+            bar,
+            properties,
+            cap,
+            arena,
+            data,
+            admin,
+            identity: Identity {
+                serial: String::new(),
+                model: String::new(),
+                firmware: String::new(),
+                max_transfer: PAGE,
+                has_write_cache: true,
+                commands: 0,
+            },
+            quirks,
+            config,
+            granted: 0,
+            created: 0,
+            interrupts,
+            health,
+            function: function.clone(),
+        };
+        controller.identify()?;
+        controller.ask_for_queues()?;
+        Ok(controller)
+    }
+
+    /// Returns names and limits.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Returns the number of I/O queues that can be created.
+    #[must_use]
+    pub const fn queues(&self) -> u16 {
+        self.granted
+    }
+
+    /// Returns the arena of the function, for the data of commands.
+    #[must_use]
+    pub const fn arena(&self) -> &DmaArena {
+        &self.arena
+    }
+
+    /// Returns the reason why the controller has ended, if it has. Reads CSTS.
+    pub fn check(&self) -> Option<Cause> {
+        if let Some(cause) = self.health.cause() {
+            return Some(cause);
+        }
+        let status = self.properties.read(|r| &r.csts).get();
+        let cause = match status {
+            GONE => Cause::Gone,
+            status if status & csts::FATAL != 0 => Cause::Fatal,
+            _ => return None,
+        };
+        Some(self.health.end(cause))
+    }
+
+    fn identify(&mut self) -> Result<(), NvmeError> {
+        let page: identify::Controller = self.identify_page(cns::CONTROLLER, 0)?;
+        let own = match page.max_transfer {
+            0 => MAX_TRANSFER,
+            shift => 4096_u64.checked_shl(shift.into()).unwrap_or(MAX_TRANSFER),
+        };
+        let zeroes = if self.quirks.no_write_zeroes {
+            1 << 3
+        } else {
+            0
+        };
+        self.identity = Identity {
+            serial: text(&page.serial),
+            model: text(&page.model),
+            firmware: text(&page.firmware),
+            max_transfer: own.clamp(PAGE, MAX_TRANSFER),
+            has_write_cache: page.write_cache & 1 != 0,
+            commands: page.commands.get() & !zeroes,
+        };
+        Ok(())
+    }
+
+    fn ask_for_queues(&mut self) -> Result<(), NvmeError> {
+        let wanted = u32::from(self.config.queues - 1);
+        let mut sqe = Sqe::of(admin::SET_FEATURES);
+        sqe.cdw10 = u32::from(feature::NUMBER_OF_QUEUES).into();
+        sqe.cdw11 = (wanted << 16 | wanted).into();
+        let granted = self.admin(sqe, "Set Features (Number of Queues)")?;
+        // The controller may grant more or fewer than were asked for.
+        let least = (granted & 0xffff).min(granted >> 16) + 1;
+        self.granted = u16::try_from(least).unwrap_or(u16::MAX);
+        self.granted = self.granted.min(self.config.queues);
+        Ok(())
+    }
+
+    /// Returns the numbers of the active namespaces, at most 1,024.
+    ///
+    /// # Errors
+    /// [`NvmeError`].
+    pub fn namespaces(&mut self) -> Result<Vec<u32>, NvmeError> {
+        let list: [zerocopy::little_endian::U32; MOST_NAMESPACES] =
+            self.identify_page(cns::ACTIVE_NAMESPACES, 0)?;
+        let mut last = 0;
+        let mut all = Vec::new();
+        for nsid in list.iter().map(|nsid| nsid.get()) {
+            // The list ends with a 0, and is in ascending order.
+            if nsid <= last {
+                break;
+            }
+            last = nsid;
+            all.push(nsid);
+        }
+        Ok(all)
+    }
+
+    /// Reads size and format of a namespace.
+    ///
+    /// # Errors
+    /// [`NvmeError::Unsupported`]: it is not active, or has metadata or blocks of another size than 512 to 65,536
+    /// bytes.
+    pub fn namespace(&mut self, nsid: u32) -> Result<Namespace, NvmeError> {
+        let page: identify::Namespace = self.identify_page(cns::NAMESPACE, nsid)?;
+        let unsupported = |what: String| NvmeError::Unsupported {
+            name: self.function.name().to_owned(),
+            what: format!("namespace {nsid}: {what}"),
+        };
+        let blocks = page.blocks.get();
+        let index = page.format & 0x0f | (page.format & 0x60) >> 1;
+        let format = page.block_formats.get(usize::from(index));
+        let format = format.filter(|_| index <= page.formats);
+        let Some(format) = format else {
+            let what = format!("format {index} of {}", u16::from(page.formats) + 1);
+            return Err(unsupported(what));
+        };
+        let (shift, metadata) = (format.shift, format.metadata.get());
+        let bytes = 1_u64.checked_shl(shift.into()).unwrap_or(0);
+        let is_possible = (9..=16).contains(&shift) && blocks.checked_mul(bytes).is_some();
+        if blocks == 0 || metadata != 0 || !is_possible {
+            return Err(unsupported(format!(
+                "{blocks} blocks of 2^{shift} bytes with {metadata} bytes of metadata"
+            )));
+        }
+        Ok(Namespace {
+            nsid,
+            blocks,
+            // CAST: at most 2^16.
+            #[expect(clippy::cast_possible_truncation, reason = "at most 2^16")]
+            block_bytes: bytes as u32,
+            is_write_protected: page.attributes & 1 != 0,
+        })
+    }
+
+    /// Creates the next pair of I/O queues.
+    ///
+    /// # Errors
+    /// [`NvmeError::Argument`]: all queues that were granted exist.
+    pub fn create_queue(&mut self) -> Result<QueuePair, NvmeError> {
+        let number = self.created + 1;
+        if number > self.granted {
+            let what = format!("queue {number} of {} that were granted", self.granted);
+            return Err(NvmeError::Argument { what });
+        }
+        let most = self.quirks.entries.unwrap_or(self.cap.max_entries());
+        // The largest power of two that is not above the limit.
+        let entries = self.config.entries.min(1 << most.max(2).ilog2());
+        // CAST: at most 512.
+        let pages = (self.identity.max_transfer / PAGE) as usize;
+        let rings = Rings::new(&self.arena, entries, pages)?;
+        let interrupt = self.interrupts.get(usize::from(number)).cloned();
+        let interrupt = interrupt.or_else(|| self.interrupts.first().cloned());
+        let vector = match &interrupt {
+            None => 0,
+            Some(_) if usize::from(number) < self.interrupts.len() => u32::from(number),
+            Some(_) => 0,
+        };
+        let size = (entries - 1) << 16 | u32::from(number);
+        let mut sqe = Sqe::of(admin::CREATE_COMPLETION_QUEUE);
+        sqe.cdw10 = size.into();
+        sqe.cdw11 = (vector << 16 | u32::from(interrupt.is_some()) << 1 | 1).into();
+        self.admin_with_queue(sqe, rings.completion(), "Create I/O Completion Queue")?;
+        let mut sqe = Sqe::of(admin::CREATE_SUBMISSION_QUEUE);
+        sqe.cdw10 = size.into();
+        // Medium priority, which some controllers expect without being asked for priorities.
+        sqe.cdw11 = (u32::from(number) << 16 | 2 << 1 | 1).into();
+        self.admin_with_queue(sqe, rings.submission(), "Create I/O Submission Queue")?;
+        let doorbells = doorbells(&self.bar, self.cap, number)?;
+        let health = Arc::clone(&self.health);
+        self.created = number;
+        Ok(QueuePair::new(number, rings, doorbells, health, interrupt))
+    }
+
+    /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller.
+    pub fn check_time(&self, queue: &QueuePair, now: Instant, limit: Duration) -> Option<Cause> {
+        let (opcode, age) = queue.oldest(now)?;
+        (age > limit).then(|| {
+            self.check().unwrap_or_else(|| {
+                let queue = queue.number();
+                self.health.end(Cause::Silent {
+                    queue,
+                    opcode,
+                    limit,
+                })
+            })
+        })
+    }
+
+    /// Stops the controller, whatever its state. Afterwards it reaches no memory. Returns the function, and the cookies
+    /// of the commands that had no answer, by queue.
+    ///
+    /// # Errors
+    /// The function cannot be stopped. The controller may still access the memory of the commands, so the caller keeps
+    /// it until a later call succeeds.
+    pub fn stop(
+        self,
+        mut queues: Vec<QueuePair>,
+    ) -> Result<(Function, Vec<Vec<u64>>), Box<NotStopped>> {
+        if let Err(error) = self.halt() {
+            return Err(Box::new(NotStopped {
+                controller: self,
+                queues,
+                error,
+            }));
+        }
+        let drained = queues.iter_mut().map(QueuePair::drain).collect();
+        Ok((self.function.clone(), drained))
+    }
+
+    /// Ends the controller's access to memory.
+    fn halt(&self) -> Result<(), FunctionError> {
+        let reset = Reset {
+            name: self.function.name(),
+            clock: &self.clock,
+            properties: &self.properties,
+            health: &self.health,
+        };
+        // A controller that answers finishes what it writes. The reset of the function ends the others.
+        if self.health.cause().is_none() && reset.disable(self.cap, self.quirks).is_err() {
+            let function = self.function.name();
+            tracing::warn!(function, "does not stop by CC.EN, and is reset");
+        }
+        self.function.stop()?;
+        self.health.set_stopped();
+        Ok(())
+    }
+
+    fn identify_page<T: FromBytes>(&mut self, cns: u8, nsid: u32) -> Result<T, NvmeError> {
+        self.data.fill(0, identify::BYTES, 0);
+        let mut sqe = Sqe::of(admin::IDENTIFY);
+        sqe.nsid = nsid.into();
+        sqe.cdw10 = u32::from(cns).into();
+        let data = Piece {
+            iova: self.data.iova(),
+            bytes: 4096,
+        };
+        self.admin_command(sqe, &[data], "Identify")?;
+        Ok(self.data.read_obj(0))
+    }
+
+    /// Carries out an admin command without data. Returns its result.
+    fn admin(&mut self, sqe: Sqe, name: &'static str) -> Result<u32, NvmeError> {
+        self.admin_command(sqe, &[], name)
+    }
+
+    /// Carries out an admin command whose pointer is the memory of a queue.
+    fn admin_with_queue(
+        &mut self,
+        sqe: Sqe,
+        memory: Iova,
+        name: &'static str,
+    ) -> Result<u32, NvmeError> {
+        let data = Piece {
+            iova: memory,
+            bytes: 4096,
+        };
+        self.admin_command(sqe, &[data], name)
+    }
+
+    fn admin_command(
+        &mut self,
+        sqe: Sqe,
+        data: &[Piece],
+        command: &'static str,
+    ) -> Result<u32, NvmeError> {
+        let name = || self.function.name().to_owned();
+        let ended = |cause| NvmeError::Ended {
+            name: name(),
+            cause,
+        };
+        let began = self.clock.now();
+        self.admin.set_now(began);
+        match self.admin.submit(sqe, data, 0) {
+            Ok(()) => {}
+            Err(SubmitError::Ended(cause)) => return Err(ended(cause)),
+            Err(error @ (SubmitError::Full | SubmitError::Data(_))) => {
+                let what = format!("{command}: {error}");
+                return Err(NvmeError::Argument { what });
+            }
+        }
+        self.admin.ring();
+        let until = began + self.config.admin_limit;
+        let interrupts: Vec<Interrupt> = self.admin.interrupt().cloned().into_iter().collect();
+        loop {
+            let mut place = [Ended::NONE];
+            let count = self.admin.poll(&mut place).map_err(ended)?;
+            let [Ended { status, result, .. }] = place;
+            if count == 1 && status.is_success() {
+                return Ok(result);
+            }
+            if count == 1 {
+                return Err(NvmeError::Status {
+                    name: name(),
+                    command,
+                    status,
+                });
+            }
+            if let Some(cause) = self.check() {
+                return Err(ended(cause));
+            }
+            let now = self.clock.now();
+            if now >= until {
+                let cause = Cause::Silent {
+                    queue: 0,
+                    opcode: sqe.opcode,
+                    limit: self.config.admin_limit,
+                };
+                return Err(ended(self.health.end(cause)));
+            }
+            // The interval is for controllers whose interrupts are lost.
+            self.clock.wait(&interrupts, (now + POLL * 10).min(until));
+            for interrupt in &interrupts {
+                let _signals = interrupt.take();
+            }
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if self.health.is_stopped() {
+            return;
+        }
+        if let Err(error) = self.halt() {
+            tracing::error!(function = self.function.name(), %error, "cannot be stopped");
+            std::mem::forget(self.arena.clone());
+        }
+    }
+}
+
+impl core::fmt::Debug for Controller {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Controller")
+            .field("function", &self.function.name())
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the doorbells of a pair: that of the tail of its submission queue, and that of the head of its completion
+/// queue.
+fn doorbells(
+    bar: &Bar,
+    cap: Cap,
+    queue: u16,
+) -> Result<(Register<Le32>, Register<Le32>), NvmeError> {
+    let doorbell = |is_completion| {
+        let at = registers::doorbell(cap, queue, is_completion);
+        let block: Block<Doorbell> = bar.block(at)?;
+        Ok::<_, NvmeError>(block.register(|r| &r.index))
+    };
+    Ok((doorbell(false)?, doorbell(true)?))
+}
+
+/// Returns a text of a controller: printable characters, without blanks at the end.
+fn text(field: &[u8]) -> String {
+    let printable = field.iter().map(|byte| match byte {
+        0x20..=0x7e => char::from(*byte),
+        _ => '?',
+    });
+    printable.collect::<String>().trim().to_owned()
+}
+
+/// The part of a controller that resets and enables it.
+struct Reset<'a> {
+    name: &'a str,
+    clock: &'a Arc<dyn Clock>,
+    properties: &'a Block<Properties>,
+    health: &'a Arc<Health>,
+}
+
+impl Reset<'_> {
+    fn ended(&self, cause: Cause) -> NvmeError {
+        let name = self.name.to_owned();
+        let cause = self.health.end(cause);
+        NvmeError::Ended { name, cause }
+    }
+
+    fn cap(&self) -> Result<Cap, NvmeError> {
+        let low = self.properties.read(|r| &r.cap_low).get();
+        let high = self.properties.read(|r| &r.cap_high).get();
+        if (low, high) == (GONE, GONE) {
+            return Err(self.ended(Cause::Gone));
+        }
+        Ok(Cap(u64::from(high) << 32 | u64::from(low)))
+    }
+
+    /// Disables the controller, and waits until it is not ready.
+    fn disable(&self, cap: Cap, quirks: Quirks) -> Result<(), Cause> {
+        let now = self.properties.read(|r| &r.cc).get();
+        if now == GONE {
+            return Err(Cause::Gone);
+        }
+        if now & cc::ENABLE != 0 {
+            // A controller that is being enabled becomes ready first. One that does not is disabled all the same.
+            if self.wait_for(true, cap.ready_limit()) == Err(Cause::Gone) {
+                return Err(Cause::Gone);
+            }
+            let disabled = now & !(cc::ENABLE | cc::SHUTDOWN_MASK);
+            self.properties.write(|r| &r.cc, Le32::new(disabled));
+            self.pause(quirks.ready_delay);
+        }
+        self.wait_for(false, cap.ready_limit())
+    }
+
+    fn set_admin_queues(&self, rings: &Rings) {
+        let size = rings.entries() - 1;
+        let halves = |address: u64| {
+            // CAST: the halves.
+            #[expect(clippy::cast_possible_truncation, reason = "the halves")]
+            [address as u32, (address >> 32) as u32].map(Le32::new)
+        };
+        let properties = self.properties;
+        properties.write(|r| &r.aqa, Le32::new(size << 16 | size));
+        let [low, high] = halves(rings.submission().0);
+        properties.write(|r| &r.asq_low, low);
+        properties.write(|r| &r.asq_high, high);
+        let [low, high] = halves(rings.completion().0);
+        properties.write(|r| &r.acq_low, low);
+        properties.write(|r| &r.acq_high, high);
+        let disabled = cc::SUBMISSION_ENTRY | cc::COMPLETION_ENTRY;
+        properties.write(|r| &r.cc, Le32::new(disabled));
+    }
+
+    fn enable(&self, cap: Cap, quirks: Quirks) -> Result<(), Cause> {
+        let enabled = cc::SUBMISSION_ENTRY | cc::COMPLETION_ENTRY | cc::ENABLE;
+        self.properties.write(|r| &r.cc, Le32::new(enabled));
+        self.pause(quirks.ready_delay);
+        let mut limit = cap.ready_limit();
+        if cap.has_ready_limit() {
+            let crto = self.properties.read(|r| &r.crto).get();
+            limit = limit.max(registers::media_limit(crto));
+        }
+        self.wait_for(true, limit)
+    }
+
+    /// Waits until CSTS.RDY has a value.
+    fn wait_for(&self, wanted: bool, limit: Duration) -> Result<(), Cause> {
+        let until = self.clock.now() + limit;
+        loop {
+            let status = self.properties.read(|r| &r.csts).get();
+            if status == GONE {
+                return Err(Cause::Gone);
+            }
+            if wanted && status & csts::FATAL != 0 {
+                return Err(Cause::Fatal);
+            }
+            if (status & csts::READY != 0) == wanted {
+                return Ok(());
+            }
+            let now = self.clock.now();
+            if now >= until {
+                return Err(Cause::Ready { wanted, limit });
+            }
+            self.clock.wait(&[], (now + POLL).min(until));
+        }
+    }
+
+    fn pause(&self, time: Duration) {
+        if !time.is_zero() {
+            self.clock.wait(&[], self.clock.now() + time);
+        }
+    }
+}
+
+/// Returns whether a status says that a command may succeed if it is repeated: the controller has not set DNR.
+#[must_use]
+pub fn may_repeat(status: Status) -> bool {
+    !status.is_success() && status.dnr() != status
+}
