@@ -128,6 +128,7 @@ pub enum Direction {
 }
 
 /// Returns the direction of an opcode, or of a fabrics command's type.
+#[inline]
 #[must_use]
 pub const fn direction(opcode: u8) -> Direction {
     match opcode & 3 {
@@ -139,6 +140,7 @@ pub const fn direction(opcode: u8) -> Direction {
 }
 
 /// Returns whether an I/O command writes blocks.
+#[inline]
 #[must_use]
 pub const fn writes(opcode: u8) -> bool {
     matches!(
@@ -149,6 +151,7 @@ pub const fn writes(opcode: u8) -> bool {
 
 impl Sqe {
     /// Makes a command without namespace, data and parameters.
+    #[inline]
     #[must_use]
     pub fn of(opcode: u8) -> Self {
         let mut sqe = Self::new_zeroed();
@@ -157,6 +160,7 @@ impl Sqe {
     }
 
     /// Returns PRP entries 1 and 2, which are in the place of an SGL descriptor.
+    #[inline]
     #[must_use]
     pub fn prp(&self) -> [u64; 2] {
         let prp: [U64; 2] = zerocopy::transmute!(self.sgl);
@@ -184,12 +188,14 @@ impl Sqe {
     }
 
     /// Returns the type of a fabrics command.
+    #[inline]
     #[must_use]
     pub const fn fabrics_type(&self) -> u8 {
         (self.nsid.get() & 0xff) as u8 // CAST: eight bits are left.
     }
 
     /// Returns the direction of the command's data.
+    #[inline]
     #[must_use]
     pub const fn direction(&self) -> Direction {
         if self.opcode == admin::FABRICS {
@@ -200,6 +206,7 @@ impl Sqe {
     }
 
     /// Returns the first block of Read, Write, Compare, Write Zeroes or Verify (SLBA, dwords 10 and 11).
+    #[inline]
     #[must_use]
     pub const fn first_block(&self) -> u64 {
         self.cdw10.get() as u64 | (self.cdw11.get() as u64) << 32
@@ -233,12 +240,14 @@ impl Sqe {
     }
 
     /// Returns the number of blocks (NLB plus one).
+    #[inline]
     #[must_use]
     pub const fn blocks(&self) -> u32 {
         (self.cdw12.get() & 0xffff) + 1
     }
 
     /// Returns whether Force Unit Access is set: the data must be on the medium before the response.
+    #[inline]
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.cdw12.get() & 1 << 30 != 0

@@ -28,6 +28,7 @@ static_assertions::const_assert_eq!(size_of::<Cqe>(), BYTES as usize);
 
 impl Cqe {
     /// Returns the status of the command.
+    #[inline]
     #[must_use]
     pub const fn status(&self) -> Status {
         Status::of_field(self.status.get())

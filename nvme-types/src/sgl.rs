@@ -53,6 +53,7 @@ pub enum Data {
 
 impl Data {
     /// Returns the number of bytes.
+    #[inline]
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
@@ -64,6 +65,7 @@ impl Data {
 
 impl Sgl {
     /// Returns type and subtype: the descriptor's last byte.
+    #[inline]
     #[must_use]
     pub const fn kind(&self) -> u8 {
         (self.high.get() >> 24) as u8 // CAST: eight bits are left.
@@ -73,6 +75,7 @@ impl Sgl {
     ///
     /// # Errors
     /// The type or subtype does not exist on an RDMA transport, or this target does not support it.
+    #[inline]
     pub const fn data(&self) -> Result<Data, Status> {
         let kind = self.kind();
         match kind {

@@ -118,30 +118,35 @@ statuses! {
 
 impl Status {
     /// Returns the same status with DNR.
+    #[inline]
     #[must_use]
     pub const fn dnr(self) -> Self {
         Self(self.0 | DNR)
     }
 
     /// Returns status code type and status code, without DNR.
+    #[inline]
     #[must_use]
     pub const fn code(self) -> u16 {
         self.0 & !DNR
     }
 
     /// Returns whether the command succeeded.
+    #[inline]
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
 
     /// Returns the Status Field of a completion. Bit 0 is the phase tag, which fabrics do not use.
+    #[inline]
     #[must_use]
     pub const fn field(self) -> u16 {
         self.0 << 1
     }
 
     /// Reads the Status Field of a completion.
+    #[inline]
     #[must_use]
     pub const fn of_field(field: u16) -> Self {
         Self(field >> 1)

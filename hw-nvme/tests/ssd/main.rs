@@ -6,6 +6,7 @@
 )]
 
 mod model;
+mod qemu;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -141,6 +141,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Wired,
+        ssd: false,
         memory: "3G",
         patience: Duration::from_secs(3600),
         serve: &["--profile", "roce", "--link", "unix:wire%.sock"],

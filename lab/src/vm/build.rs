@@ -36,7 +36,7 @@ pub fn example(name: &str) -> Result<Program> {
     Ok((name.to_owned(), path))
 }
 
-/// Builds test programs of `udapl/tests` and `datctl/tests`, and returns them under the names test-PROGRAM.
+/// Builds test programs of `udapl`, `datctl` and `hw-nvme`, and returns them under the names test-PROGRAM.
 pub fn test_programs(names: &[&str]) -> Result<Vec<Program>> {
     let mut build = cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
@@ -53,7 +53,8 @@ pub fn test_programs(names: &[&str]) -> Result<Vec<Program>> {
             continue;
         };
         let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
-        let suites = ["udapl/tests", "datctl/tests"].map(|folder| shell::root().join(folder));
+        let suites = ["udapl/tests", "datctl/tests", "hw-nvme/tests"]
+            .map(|folder| shell::root().join(folder));
         if suites.iter().any(|folder| source.starts_with(folder)) {
             programs.push((format!("test-{name}"), path.into()));
         }

@@ -47,6 +47,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Card,
+        ssd: false,
         memory: "2G",
         patience: Duration::from_secs(900),
         serve: &[

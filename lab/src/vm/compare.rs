@@ -49,6 +49,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "2G",
         patience: PATIENCE,
         serve: &["--profile", "roce"],

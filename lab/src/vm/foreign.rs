@@ -71,6 +71,7 @@ fn programs() -> Suite {
             variables: &["PYVERBS"],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "3G",
         patience: Duration::from_secs(2400),
         serve: &["--profile", "roce", "--report", "report-foreign.txt"],
@@ -112,6 +113,7 @@ fn kernel() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "2G",
         // The limits of its steps add up to 2,290 s.
         patience: PATIENCE * 3,
@@ -149,6 +151,7 @@ fn dpdk() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "3G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", "report-dpdk.txt"],

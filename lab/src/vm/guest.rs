@@ -28,6 +28,10 @@ use crate::shell;
 
 /// Longest time until a log line of the functions' server is in the log.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
+/// PCI slot of QEMU's SSD, the file with its content in the folder of the run, and its size in bytes.
+const SSD_SLOT: u32 = 0x10;
+const SSD_IMAGE: &str = "ssd.img";
+const SSD_BYTES: u64 = 64 << 20;
 /// PCI slot of the network device in a guest with a single function.
 const NETWORK_SLOT: u8 = 8;
 /// File in the folder of the run with the output of the guest's third serial port.
@@ -156,6 +160,14 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
         append: &append,
     };
     virtual_machine.add_to(&mut command, &sockets);
+    if suite.ssd {
+        command.args([
+            "-drive",
+            &format!("file=run/{SSD_IMAGE},if=none,id=ssd,format=raw,cache=unsafe"),
+            "-device",
+            &format!("nvme,serial=qemu-ssd,drive=ssd,addr={SSD_SLOT:#x}"),
+        ]);
+    }
     if suite.slots == Slots::Networked {
         command.args([
             "-netdev",
@@ -180,6 +192,9 @@ fn boot(
     let mut command = qemu(machine, suite, initramfs, parameters);
     let run = machine.path("run");
     std::fs::write(run.join("console.log"), "")?;
+    if suite.ssd {
+        File::create(run.join(SSD_IMAGE))?.set_len(SSD_BYTES)?;
+    }
     for port in ["file:run/console.log", "stdio"] {
         command.args(["-serial", port]);
     }

@@ -118,6 +118,7 @@ fn mlx5() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "1G",
         patience: PATIENCE,
         serve: &[
@@ -166,6 +167,7 @@ fn software() -> Suite {
             variables: &[],
         },
         slots: Slots::Networked,
+        ssd: false,
         memory: "1G",
         patience: PATIENCE,
         serve: &[

@@ -63,6 +63,7 @@ pub fn suite(early: bool) -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "2G",
         patience: PATIENCE,
         serve,

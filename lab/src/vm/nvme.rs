@@ -85,6 +85,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Wired,
+        ssd: false,
         memory: "2G",
         patience: PATIENCE * 2,
         serve: &[

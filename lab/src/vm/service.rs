@@ -78,6 +78,7 @@ pub fn suite() -> Suite {
             variables: &["RESTARTS"],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "2G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--steer", STEER_SOCKET],

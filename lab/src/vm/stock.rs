@@ -70,6 +70,7 @@ pub fn infiniband() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],

@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(900);
 pub struct Suite {
     pub image: Image,
     pub slots: Slots,
+    /// True if the guest has an SSD of QEMU's own, at PCI address 0000:00:10.0.
+    pub ssd: bool,
     /// Amount of memory of the guest.
     pub memory: &'static str,
     /// Time limit for the whole suite.

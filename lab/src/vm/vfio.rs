@@ -25,9 +25,10 @@ pub fn suite() -> Suite {
             modules: &["vfio", "vfio_iommu_type1", "vfio-pci"],
             packages: &[],
             script: SCRIPT,
-            variables: &["WAKEUP_WAITS", "HANDOVERS"],
+            variables: &["WAKEUP_WAITS", "HANDOVERS", "NVME_TEST_IOS"],
         },
         slots: Slots::Linked,
+        ssd: true,
         memory: "1G",
         patience: PATIENCE,
         // The link delays frames, so that waiting programs have to sleep.
@@ -40,8 +41,9 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Test programs that the script runs: that of crate `udapl`, and that of `datctl` whose test kills `datctl`.
-const TESTED: [&str; 2] = ["dat", "vfio_user"];
+/// Test programs that the script runs: that of crate `udapl`, that of `hw-nvme`, and that of `datctl` whose test kills
+/// `datctl`.
+const TESTED: [&str; 3] = ["dat", "ssd", "vfio_user"];
 
 /// Builds and returns datctl, the NVMe target, the examples, our C program, and the test programs under the names
 /// test-PROGRAM.

@@ -53,6 +53,7 @@ pub fn ethernet() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],

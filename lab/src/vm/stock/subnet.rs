@@ -46,6 +46,7 @@ pub fn subnet() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
+        ssd: false,
         memory: "1G",
         patience: Duration::from_secs(900),
         serve: &[
