@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   open:  EN=0 --RDY=0--> admin queues --EN=1--> --RDY=1--> Identify, number of queues --> ready
-//!   stop:  EN=0 --RDY=0--> stopped    (no answer: function level reset --> stopped)
+//!   stop:  EN=0 --RDY=0--> function level reset --> stopped    (a controller that has ended is only reset)
 //! ```
 //!
-//! Each wait has the limit that the controller names. A controller whose registers read as ones is gone; CSTS.CFS is a
-//! fatal error. Both end the controller: nothing is submitted any more, and [`Controller::stop`] returns the commands
-//! that have no answer. Their data belongs to the controller until then.
+//! A wait for CSTS.RDY has the limit that the controller names, and an admin command that of [`Config`]. A controller
+//! whose registers read as ones is gone; CSTS.CFS is a fatal error. Both end the controller: nothing is submitted any
+//! more, and [`Controller::stop`] returns the commands that have no answer. Their data belongs to the controller until
+//! then.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -32,8 +33,12 @@ use crate::registers::{self, Cap, Doorbell, GONE, Properties, cc, csts};
 const ADMIN_ENTRIES: u32 = 32;
 /// Interval at which CSTS is read while it has to change.
 const POLL: Duration = Duration::from_millis(1);
-/// Longest transfer of a command that this driver makes: a list of pages fits into a page.
-const MAX_TRANSFER: u64 = 2 << 20;
+/// Longest transfer of a command that this driver makes: its list of pages fits into a page.
+const MAX_TRANSFER: u64 = 1 << 20;
+/// Upper bound of the time until a controller is ready, whatever it says. CAP.TO cannot say more.
+const LONGEST_READY: Duration = Duration::from_secs(128);
+/// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVMe.
+const CLASS: u32 = 0x01_08_02;
 /// Maximum number of namespaces that are listed.
 const MOST_NAMESPACES: usize = 1024;
 
@@ -76,6 +81,8 @@ pub struct Identity {
     pub has_write_cache: bool,
     /// ONCS: optional commands. Bit 0 Compare, 2 Dataset Management, 3 Write Zeroes, 7 Verify, 8 Copy.
     pub commands: u16,
+    /// NN: the highest namespace number.
+    pub namespaces: u32,
 }
 
 /// A namespace.
@@ -104,7 +111,8 @@ pub struct NotStopped {
     pub error: FunctionError,
 }
 
-/// A controller that is ready. If it is dropped, it is stopped; if that fails, its memory is never freed.
+/// A controller that is ready. If it is dropped, it is stopped. If that fails, the memory of its queues is never freed;
+/// it may still access the memory of commands, which nobody learns.
 pub struct Controller {
     function: Function,
     clock: Arc<dyn Clock>,
@@ -127,41 +135,32 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Resets a controller, enables it and reads what it is. `function` has the controller to itself.
+    /// Resets a controller, enables it and reads what it is. No other program uses the controller.
     ///
     /// # Errors
-    /// [`NvmeError`]. The controller has no access to memory then.
+    /// [`NvmeError`]. After all but [`NvmeError::NotStopped`], the controller has no access to memory.
     pub fn open(function: Function, config: Config) -> Result<Self, NvmeError> {
+        let quirks = check_kind(&function, &config)?;
         let arena = DmaArena::new(&function)?;
-        let opened = Self::enabled(&function, arena.clone(), config);
-        if opened.is_err() {
+        Self::enabled(&function, arena.clone(), config, quirks).map_err(|error| {
             // A controller that was enabled half-way must not reach the memory of its queues.
-            if let Err(error) = function.stop() {
-                tracing::error!(function = function.name(), %error, "cannot be stopped");
-                std::mem::forget(arena);
+            match function.stop() {
+                Ok(()) => error,
+                Err(stop) => {
+                    std::mem::forget(arena);
+                    let error = Box::new(error);
+                    NvmeError::NotStopped { error, stop }
+                }
             }
-        }
-        opened
+        })
     }
 
-    fn enabled(function: &Function, arena: DmaArena, config: Config) -> Result<Self, NvmeError> {
-        let unsupported = |what: String| NvmeError::Unsupported {
-            name: function.name().to_owned(),
-            what,
-        };
-        if !config.entries.is_power_of_two() || config.entries < 2 || config.queues == 0 {
-            let (queues, entries) = (config.queues, config.entries);
-            let what = format!("{queues} queues of {entries} entries");
-            return Err(NvmeError::Argument { what });
-        }
-        let id = (function.config_read_u16(0)?, function.config_read_u16(2)?);
-        if REFUSED.contains(&id) {
-            return Err(unsupported(format!(
-                "device {:04x}:{:04x} has entries of another size",
-                id.0, id.1
-            )));
-        }
-        let quirks = Quirks::of(id.0, id.1);
+    fn enabled(
+        function: &Function,
+        arena: DmaArena,
+        config: Config,
+        quirks: Quirks,
+    ) -> Result<Self, NvmeError> {
         let bar = function.bar(0)?;
         let properties: Block<Properties> = bar.block(0)?;
         let clock = function.clock();
@@ -173,13 +172,6 @@ impl Controller {
             health: &health,
         };
         let cap = reset.cap()?;
-        if !cap.has_nvm_commands() || cap.min_page() > PAGE {
-            return Err(unsupported(format!(
-                "CAP {:#018x}: no NVM command set, or pages of {} bytes at least",
-                cap.0,
-                cap.min_page()
-            )));
-        }
         if let Err(Cause::Ready { .. }) = reset.disable(cap, quirks) {
             function.reset()?;
         }
@@ -222,6 +214,7 @@ impl Controller {
                 max_transfer: PAGE,
                 has_write_cache: true,
                 commands: 0,
+                namespaces: 0,
             },
             quirks,
             config,
@@ -270,9 +263,10 @@ impl Controller {
 
     fn identify(&mut self) -> Result<(), NvmeError> {
         let page: identify::Controller = self.identify_page(cns::CONTROLLER, 0)?;
+        // MDTS is in units of the smallest page, which is 4 KiB here. 0 means no limit.
         let own = match page.max_transfer {
-            0 => MAX_TRANSFER,
-            shift => 4096_u64.checked_shl(shift.into()).unwrap_or(MAX_TRANSFER),
+            shift @ 1..8 => PAGE << shift,
+            0 | 8.. => MAX_TRANSFER,
         };
         let zeroes = if self.quirks.no_write_zeroes {
             1 << 3
@@ -283,9 +277,10 @@ impl Controller {
             serial: text(&page.serial),
             model: text(&page.model),
             firmware: text(&page.firmware),
-            max_transfer: own.clamp(PAGE, MAX_TRANSFER),
+            max_transfer: own,
             has_write_cache: page.write_cache & 1 != 0,
             commands: page.commands.get() & !zeroes,
+            namespaces: page.namespaces.get(),
         };
         Ok(())
     }
@@ -295,7 +290,7 @@ impl Controller {
         let mut sqe = Sqe::of(admin::SET_FEATURES);
         sqe.cdw10 = u32::from(feature::NUMBER_OF_QUEUES).into();
         sqe.cdw11 = (wanted << 16 | wanted).into();
-        let granted = self.admin(sqe, "Set Features (Number of Queues)")?;
+        let granted = self.admin(sqe)?;
         // The controller may grant more or fewer than were asked for.
         let least = (granted & 0xffff).min(granted >> 16) + 1;
         self.granted = u16::try_from(least).unwrap_or(u16::MAX);
@@ -303,19 +298,33 @@ impl Controller {
         Ok(())
     }
 
-    /// Returns the numbers of the active namespaces, at most 1,024.
+    /// Returns the numbers of the active namespaces, at most 1,024. A controller that has no such list may have all
+    /// namespaces up to its highest number, which are returned.
     ///
     /// # Errors
     /// [`NvmeError`].
     pub fn namespaces(&mut self) -> Result<Vec<u32>, NvmeError> {
+        // Version 1.0 has no list (Linux `nvme_scan_ns_sequential`).
+        if self.properties.read(|r| &r.vs).get() < 0x0001_0100 {
+            let last = self.identity.namespaces;
+            return Ok((1..=last).take(MOST_NAMESPACES).collect());
+        }
         let list: [zerocopy::little_endian::U32; MOST_NAMESPACES] =
             self.identify_page(cns::ACTIVE_NAMESPACES, 0)?;
         let mut last = 0;
         let mut all = Vec::new();
         for nsid in list.iter().map(|nsid| nsid.get()) {
-            // The list ends with a 0, and is in ascending order.
-            if nsid <= last {
+            if nsid == 0 {
                 break;
+            }
+            if nsid <= last || nsid > self.identity.namespaces {
+                let highest = self.identity.namespaces;
+                return Err(NvmeError::Unsupported {
+                    name: self.function.name().to_owned(),
+                    what: format!(
+                        "its list of namespaces has {nsid} after {last}, and the highest number is {highest}"
+                    ),
+                });
             }
             last = nsid;
             all.push(nsid);
@@ -360,47 +369,66 @@ impl Controller {
         })
     }
 
-    /// Creates the next pair of I/O queues.
+    /// Creates the next pair of I/O queues. If that fails, its number is not used again, and its memory is kept until the
+    /// controller was stopped.
     ///
     /// # Errors
-    /// [`NvmeError::Argument`]: all queues that were granted exist.
+    /// [`NvmeError`]. [`NvmeError::Argument`]: all queues that were granted exist.
     pub fn create_queue(&mut self) -> Result<QueuePair, NvmeError> {
         let number = self.created + 1;
         if number > self.granted {
             let what = format!("queue {number} of {} that were granted", self.granted);
             return Err(NvmeError::Argument { what });
         }
-        let most = self.quirks.entries.unwrap_or(self.cap.max_entries());
+        let most = match (self.cap.max_entries(), self.quirks.entries) {
+            (1, Some(entries)) => entries,
+            (most, _) => most,
+        };
+        if most < 2 {
+            return Err(NvmeError::Unsupported {
+                name: self.function.name().to_owned(),
+                what: "a queue may have one entry (CAP.MQES is 0)".to_owned(),
+            });
+        }
         // The largest power of two that is not above the limit.
-        let entries = self.config.entries.min(1 << most.max(2).ilog2());
-        // CAST: at most 512.
+        let entries = self.config.entries.min(1 << most.ilog2());
+        // CAST: at most 256.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
         let pages = (self.identity.max_transfer / PAGE) as usize;
         let rings = Rings::new(&self.arena, entries, pages)?;
+        let (completion, submission) = (rings.completion(), rings.submission());
         let interrupt = self.interrupts.get(usize::from(number)).cloned();
-        let interrupt = interrupt.or_else(|| self.interrupts.first().cloned());
-        let vector = match &interrupt {
-            None => 0,
-            Some(_) if usize::from(number) < self.interrupts.len() => u32::from(number),
-            Some(_) => 0,
-        };
+        let has_vector = interrupt.is_some();
+        let doorbells = doorbells(&self.bar, self.cap, number)?;
+        let health = Arc::clone(&self.health);
+        // From here on, the controller may have the memory, and a drop of the pair keeps it.
+        let pair = QueuePair::new(number, rings, doorbells, health, interrupt);
+        self.created = number;
         let size = (entries - 1) << 16 | u32::from(number);
         let mut sqe = Sqe::of(admin::CREATE_COMPLETION_QUEUE);
         sqe.cdw10 = size.into();
-        sqe.cdw11 = (vector << 16 | u32::from(interrupt.is_some()) << 1 | 1).into();
-        self.admin_with_queue(sqe, rings.completion(), "Create I/O Completion Queue")?;
+        // The vector, whether it is used, and that the queue is contiguous.
+        sqe.cdw11 = if has_vector {
+            (u32::from(number) << 16 | 0b11).into()
+        } else {
+            0b01.into()
+        };
+        self.admin_with_queue(sqe, completion)?;
         let mut sqe = Sqe::of(admin::CREATE_SUBMISSION_QUEUE);
         sqe.cdw10 = size.into();
         // Medium priority, which some controllers expect without being asked for priorities.
         sqe.cdw11 = (u32::from(number) << 16 | 2 << 1 | 1).into();
-        self.admin_with_queue(sqe, rings.submission(), "Create I/O Submission Queue")?;
-        let doorbells = doorbells(&self.bar, self.cap, number)?;
-        let health = Arc::clone(&self.health);
-        self.created = number;
-        Ok(QueuePair::new(number, rings, doorbells, health, interrupt))
+        self.admin_with_queue(sqe, submission)?;
+        Ok(pair)
     }
 
-    /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller.
+    /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller. A completion
+    /// that can be taken is an answer.
+    ///
+    /// # Panics
+    /// If the queue is that of another controller.
     pub fn check_time(&self, queue: &QueuePair, now: Instant, limit: Duration) -> Option<Cause> {
+        assert!(queue.is_of(&self.health), "a queue of another controller");
         let (opcode, age) = queue.oldest(now)?;
         (age > limit).then(|| {
             self.check().unwrap_or_else(|| {
@@ -415,15 +443,21 @@ impl Controller {
     }
 
     /// Stops the controller, whatever its state. Afterwards it reaches no memory. Returns the function, and the cookies
-    /// of the commands that had no answer, by queue.
+    /// of the commands that had no answer, by queue. Pairs that were not given return theirs by
+    /// [`QueuePair::unanswered`].
     ///
     /// # Errors
     /// The function cannot be stopped. The controller may still access the memory of the commands, so the caller keeps
-    /// it until a later call succeeds.
+    /// it until a later call succeeds. If the function is [lost](Function::lost), none will.
+    ///
+    /// # Panics
+    /// If a queue is that of another controller.
     pub fn stop(
         self,
         mut queues: Vec<QueuePair>,
     ) -> Result<(Function, Vec<Vec<u64>>), Box<NotStopped>> {
+        let are_own = queues.iter().all(|queue| queue.is_of(&self.health));
+        assert!(are_own, "a queue of another controller");
         if let Err(error) = self.halt() {
             return Err(Box::new(NotStopped {
                 controller: self,
@@ -431,8 +465,8 @@ impl Controller {
                 error,
             }));
         }
-        let drained = queues.iter_mut().map(QueuePair::drain).collect();
-        Ok((self.function.clone(), drained))
+        let unanswered = queues.iter_mut().filter_map(QueuePair::unanswered);
+        Ok((self.function.clone(), unanswered.collect()))
     }
 
     /// Ends the controller's access to memory.
@@ -443,8 +477,11 @@ impl Controller {
             properties: &self.properties,
             health: &self.health,
         };
+        let was_ready = self.health.cause().is_none();
+        // No pair rings a doorbell from here on.
+        self.health.end(Cause::Stopped);
         // A controller that answers finishes what it writes. The reset of the function ends the others.
-        if self.health.cause().is_none() && reset.disable(self.cap, self.quirks).is_err() {
+        if was_ready && reset.disable(self.cap, self.quirks).is_err() {
             let function = self.function.name();
             tracing::warn!(function, "does not stop by CC.EN, and is reset");
         }
@@ -462,47 +499,36 @@ impl Controller {
             iova: self.data.iova(),
             bytes: 4096,
         };
-        self.admin_command(sqe, &[data], "Identify")?;
+        self.admin_command(sqe, &[data])?;
         Ok(self.data.read_obj(0))
     }
 
     /// Carries out an admin command without data. Returns its result.
-    fn admin(&mut self, sqe: Sqe, name: &'static str) -> Result<u32, NvmeError> {
-        self.admin_command(sqe, &[], name)
+    fn admin(&mut self, sqe: Sqe) -> Result<u32, NvmeError> {
+        self.admin_command(sqe, &[])
     }
 
     /// Carries out an admin command whose pointer is the memory of a queue.
-    fn admin_with_queue(
-        &mut self,
-        sqe: Sqe,
-        memory: Iova,
-        name: &'static str,
-    ) -> Result<u32, NvmeError> {
+    fn admin_with_queue(&mut self, sqe: Sqe, memory: Iova) -> Result<u32, NvmeError> {
         let data = Piece {
             iova: memory,
             bytes: 4096,
         };
-        self.admin_command(sqe, &[data], name)
+        self.admin_command(sqe, &[data])
     }
 
-    fn admin_command(
-        &mut self,
-        sqe: Sqe,
-        data: &[Piece],
-        command: &'static str,
-    ) -> Result<u32, NvmeError> {
+    fn admin_command(&mut self, sqe: Sqe, data: &[Piece]) -> Result<u32, NvmeError> {
         let name = || self.function.name().to_owned();
         let ended = |cause| NvmeError::Ended {
             name: name(),
             cause,
         };
         let began = self.clock.now();
-        self.admin.set_now(began);
-        match self.admin.submit(sqe, data, 0) {
+        match self.admin.submit(sqe, data, 0, began) {
             Ok(()) => {}
             Err(SubmitError::Ended(cause)) => return Err(ended(cause)),
             Err(error @ (SubmitError::Full | SubmitError::Data(_))) => {
-                let what = format!("{command}: {error}");
+                let what = format!("{}: {error}", described(&sqe));
                 return Err(NvmeError::Argument { what });
             }
         }
@@ -519,7 +545,7 @@ impl Controller {
             if count == 1 {
                 return Err(NvmeError::Status {
                     name: name(),
-                    command,
+                    command: described(&sqe),
                     status,
                 });
             }
@@ -535,7 +561,7 @@ impl Controller {
                 };
                 return Err(ended(self.health.end(cause)));
             }
-            // The interval is for controllers whose interrupts are lost.
+            // An interrupt may be lost, so the queue is looked at again after a short time.
             self.clock.wait(&interrupts, (now + POLL * 10).min(until));
             for interrupt in &interrupts {
                 let _signals = interrupt.take();
@@ -551,7 +577,7 @@ impl Drop for Controller {
         }
         if let Err(error) = self.halt() {
             tracing::error!(function = self.function.name(), %error, "cannot be stopped");
-            std::mem::forget(self.arena.clone());
+            std::mem::forget((self.arena.clone(), self.data.clone()));
         }
     }
 }
@@ -578,6 +604,53 @@ fn doorbells(
         Ok::<_, NvmeError>(block.register(|r| &r.index))
     };
     Ok((doorbell(false)?, doorbell(true)?))
+}
+
+/// Checks settings, and the kind of a function, before anything is done to it. Returns its deviations.
+fn check_kind(function: &Function, config: &Config) -> Result<Quirks, NvmeError> {
+    let unsupported = |what: String| NvmeError::Unsupported {
+        name: function.name().to_owned(),
+        what,
+    };
+    let Config {
+        queues, entries, ..
+    } = *config;
+    if !entries.is_power_of_two() || !(2..=1 << 16).contains(&entries) || queues == 0 {
+        let what = format!("{queues} queues of {entries} entries");
+        return Err(NvmeError::Argument { what });
+    }
+    let class = function.config_read_u32(8)? >> 8;
+    if class != CLASS {
+        return Err(unsupported(format!(
+            "class code {class:06x}, and an NVMe controller has {CLASS:06x}"
+        )));
+    }
+    let (vendor, device) = (function.config_read_u16(0)?, function.config_read_u16(2)?);
+    if REFUSED.contains(&(vendor, device)) {
+        return Err(unsupported(format!(
+            "device {vendor:04x}:{device:04x} has entries of another size, or one vector for all queues"
+        )));
+    }
+    Ok(Quirks::of(vendor, device))
+}
+
+/// Returns the name of an admin command with its numbers.
+fn described(sqe: &Sqe) -> String {
+    let (first, second, nsid) = (sqe.cdw10.get(), sqe.cdw11.get(), sqe.nsid.get());
+    let (low, high) = (first & 0xffff, first >> 16);
+    match sqe.opcode {
+        admin::IDENTIFY => format!("Identify (CNS {:#04x}, NSID {nsid})", first & 0xff),
+        admin::SET_FEATURES => format!("Set Features ({:#04x}, value {second:#x})", first & 0xff),
+        admin::CREATE_COMPLETION_QUEUE => format!(
+            "Create I/O Completion Queue {low} ({} entries, vector {})",
+            high + 1,
+            second >> 16
+        ),
+        admin::CREATE_SUBMISSION_QUEUE => {
+            format!("Create I/O Submission Queue {low} ({} entries)", high + 1)
+        }
+        opcode => format!("admin command {opcode:#04x}"),
+    }
 }
 
 /// Returns a text of a controller: printable characters, without blanks at the end.
@@ -610,7 +683,18 @@ impl Reset<'_> {
         if (low, high) == (GONE, GONE) {
             return Err(self.ended(Cause::Gone));
         }
-        Ok(Cap(u64::from(high) << 32 | u64::from(low)))
+        let cap = Cap(u64::from(high) << 32 | u64::from(low));
+        if !cap.has_nvm_commands() || cap.min_page() > PAGE {
+            return Err(NvmeError::Unsupported {
+                name: self.name.to_owned(),
+                what: format!(
+                    "CAP {:#018x}: no NVM command set, or pages of {} bytes at least",
+                    cap.0,
+                    cap.min_page()
+                ),
+            });
+        }
+        Ok(cap)
     }
 
     /// Disables the controller, and waits until it is not ready.
@@ -657,7 +741,10 @@ impl Reset<'_> {
         let mut limit = cap.ready_limit();
         if cap.has_ready_limit() {
             let crto = self.properties.read(|r| &r.crto).get();
-            limit = limit.max(registers::media_limit(crto));
+            if crto == GONE {
+                return Err(Cause::Gone);
+            }
+            limit = limit.max(registers::media_limit(crto)).min(LONGEST_READY);
         }
         self.wait_for(true, limit)
     }

@@ -34,7 +34,10 @@ pub enum Cause {
         /// Time limit.
         limit: Duration,
     },
-    /// A completion that cannot be: of a command that was not given, or with numbers beyond their limits.
+    /// It was stopped by [`Controller::stop`](crate::Controller::stop), or dropped.
+    #[error("it was stopped")]
+    Stopped,
+    /// A completion of a command that was not given or not fetched, or with numbers beyond their limits.
     #[error(
         "queue {queue} has an impossible completion: CID {cid:#06x}, SQID {sqid}, SQHD {sq_head}"
     )]
@@ -84,10 +87,19 @@ pub enum NvmeError {
     Status {
         /// Name of the function.
         name: String,
-        /// Name of the command.
-        command: &'static str,
+        /// The command, with its numbers.
+        command: String,
         /// The status.
         status: Status,
+    },
+    /// The controller was not opened, and its function cannot be stopped: it may still access memory that was mapped for
+    /// it.
+    #[error("{error}; and it cannot be stopped: {stop}")]
+    NotStopped {
+        /// The reason why it was not opened.
+        error: Box<NvmeError>,
+        /// The reason why it was not stopped.
+        stop: FunctionError,
     },
     /// An argument is out of range.
     #[error("{what}")]

@@ -2,24 +2,32 @@
 //! model in the process.
 //!
 //! ```no_run
-//! use driver::{DmaArena, Function};
+//! use core::time::Duration;
+//! use driver::{Clock, DmaArena, Function, RealClock};
 //! use hw_nvme::{Config, Controller, Ended, Piece, block_command, opcode};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let function = Function::vfio("0000:5e:00.0")?;
+//! let arena = DmaArena::new(&function)?;
+//! // One page, which the SSD writes itself.
+//! let memory = arena.alloc(4096, 4096)?;
 //! let mut controller = Controller::open(function, Config::default())?;
-//! let nsid = controller.namespaces()?[0];
-//! let namespace = controller.namespace(nsid)?;
+//! let namespace = controller.namespace(1)?;
 //! let mut queue = controller.create_queue()?;
 //!
-//! // One block into memory that the SSD writes itself.
-//! let memory = controller.arena().alloc(4096, 4096)?;
 //! let piece = Piece { iova: memory.iova(), bytes: namespace.block_bytes };
-//! queue.submit(block_command(opcode::READ, nsid, 0, 1, false), &[piece], 7)?;
+//! let read = block_command(opcode::READ, 1, 0, 1, false);
+//! let clock = RealClock::new();
+//! queue.submit(read, &[piece], 7, clock.now())?;
 //! queue.ring();
 //! let mut ended = [Ended::NONE];
-//! while queue.poll(&mut ended)? == 0 {}
-//! assert!(ended[0].cookie == 7 && ended[0].status.is_success());
+//! while queue.poll(&mut ended)? == 0 {
+//!     // After 30 s without an answer, the controller has ended, and `poll` says so.
+//!     controller.check_time(&queue, clock.now(), Duration::from_secs(30));
+//! }
+//! println!("command {} ended with {}", ended[0].cookie, ended[0].status);
+//! // From here on, the SSD reaches no memory.
+//! let (_function, _unanswered) = controller.stop(vec![queue])?;
 //! # Ok(())
 //! # }
 //! ```
@@ -29,8 +37,9 @@
 //! card's function in the same I/O address space ([`driver::DmaSpace`]).
 //!
 //! What the SSD writes is not trusted. A completion of a command that was not given, or with numbers beyond their
-//! limits, ends the controller ([`Cause`]). So do registers that read as ones, a fatal status, and silence. All
-//! commands then end once: by [`Controller::stop`], after which the SSD reaches no memory.
+//! limits, ends the controller ([`Cause`]). [`Controller::check`] and [`Controller::check_time`] find registers that read
+//! as ones, a fatal status and silence; a program calls them now and then. All commands then end once: by
+//! [`Controller::stop`], after which the SSD reaches no memory.
 //!
 //! The sources are NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and PCIe Transport
 //! Specification 1.0.

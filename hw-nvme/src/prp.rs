@@ -10,8 +10,13 @@ use zerocopy::little_endian::U64;
 
 /// Bytes of a memory page of the controller: CC.MPS is 0.
 pub const PAGE: u64 = 4096;
-/// Maximum number of entries of a list.
-pub const MOST_PAGES: usize = 512;
+/// Maximum number of pages of a list. One more entry is behind the last one.
+pub const MOST_PAGES: usize = 511;
+/// An address that no memory has. It is behind the last page of the data, so that a controller that reads more data than
+/// there is, because the command names more blocks, does not find pages of an earlier command.
+const NOWHERE: u64 = 0xffff_ffff_ffff_f000;
+/// Upper bound of the I/O addresses of data.
+const LAST: u64 = 1 << 63;
 
 /// A piece of a command's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,10 +44,13 @@ pub enum PrpError {
         /// I/O address at which the piece begins, or behind which it ends.
         iova: u64,
     },
-    /// There are more pages than a list has entries.
-    #[error("the data has more than {} pages", MOST_PAGES + 1)]
-    Pages,
-    /// A piece is empty or reaches beyond the address space.
+    /// There are more pages than a command of this queue may have.
+    #[error("the data has more than {most} pages behind the first")]
+    Pages {
+        /// Maximum number.
+        most: usize,
+    },
+    /// A piece is empty, or reaches beyond 2^63.
     #[error("a piece of {bytes:#x} bytes at IOVA {iova:#x}")]
     Piece {
         /// I/O address.
@@ -52,8 +60,13 @@ pub enum PrpError {
     },
 }
 
-/// Writes the list of a command's data into `list`. Returns the two fields of the command.
-pub fn write(pieces: &[Piece], list: &DmaBuffer, at: usize) -> Result<[u64; 2], PrpError> {
+/// Writes the list of a command's data into `list`, from byte `at` on, where there is room for `most` pages and one
+/// more entry. Returns the two fields of the command.
+pub fn write(
+    pieces: &[Piece],
+    (list, at): (&DmaBuffer, usize),
+    most: usize,
+) -> Result<[u64; 2], PrpError> {
     let Some(first) = pieces.first() else {
         return Ok([0; 2]);
     };
@@ -61,10 +74,11 @@ pub fn write(pieces: &[Piece], list: &DmaBuffer, at: usize) -> Result<[u64; 2], 
     if !start.is_multiple_of(4) {
         return Err(PrpError::Start { iova: start });
     }
-    let (mut count, mut second) = (0, 0);
+    let (mut count, mut second) = (0, NOWHERE);
     for (number, piece) in pieces.iter().enumerate() {
         let (iova, bytes) = (piece.iova.0, piece.bytes);
-        let end = iova.checked_add(bytes.into()).filter(|_| bytes > 0);
+        let end = iova.checked_add(bytes.into());
+        let end = end.filter(|end| bytes > 0 && *end <= LAST);
         let end = end.ok_or(PrpError::Piece { iova, bytes })?;
         if number > 0 && !iova.is_multiple_of(PAGE) {
             return Err(PrpError::Gap { iova });
@@ -77,8 +91,8 @@ pub fn write(pieces: &[Piece], list: &DmaBuffer, at: usize) -> Result<[u64; 2], 
             page += PAGE;
         }
         while page < end {
-            if count == MOST_PAGES {
-                return Err(PrpError::Pages);
+            if count == most {
+                return Err(PrpError::Pages { most });
             }
             if count == 0 {
                 second = page;
@@ -89,6 +103,7 @@ pub fn write(pieces: &[Piece], list: &DmaBuffer, at: usize) -> Result<[u64; 2], 
         }
     }
     if count > 1 {
+        list.write_obj(at + 8 * count, &U64::new(NOWHERE));
         second = list.iova().advance(at).0;
     }
     Ok([start, second])

@@ -1,4 +1,5 @@
-//! A pair of queues: the submission queue of which commands are fetched, and the completion queue of their answers.
+//! A pair of queues: the controller fetches commands from the submission queue, and writes their completions to the
+//! completion queue.
 //!
 //! ```text
 //!   submit -> entry in the submission queue      ring  -> its tail doorbell
@@ -14,8 +15,8 @@ use std::sync::Arc;
 
 use driver::barrier::{dma_from_device, dma_hand_back, dma_to_device};
 use driver::{DmaArena, DmaBuffer, DmaRing, Instant, Interrupt, Iova, Le32, Register, WeakArena};
+use nvme_types::command::PSDT;
 use nvme_types::{Sqe, Status};
-use zerocopy::IntoBytes;
 
 use crate::error::{Cause, NvmeError};
 use crate::health::Health;
@@ -74,6 +75,8 @@ pub(crate) struct Rings {
     completion: DmaBuffer,
     lists: DmaBuffer,
     entries: u32,
+    /// Maximum number of pages of a command behind the first.
+    pages: usize,
     list_bytes: usize,
 }
 
@@ -81,7 +84,8 @@ impl Rings {
     /// Allocates a pair with this many entries, a power of two. A command has at most `pages` pages behind the first.
     pub(crate) fn new(arena: &DmaArena, entries: u32, pages: usize) -> Result<Self, NvmeError> {
         let page = 4096;
-        let list_bytes = (pages.clamp(1, MOST_PAGES) * 8).next_multiple_of(LIST_ALIGN);
+        let pages = pages.clamp(1, MOST_PAGES);
+        let list_bytes = ((pages + 1) * 8).next_multiple_of(LIST_ALIGN);
         // CAST: widening.
         let count = entries as usize;
         Ok(Self {
@@ -89,6 +93,7 @@ impl Rings {
             completion: arena.alloc(count * CQE_BYTES, page)?,
             lists: arena.alloc(count * list_bytes, page)?,
             entries,
+            pages,
             list_bytes,
         })
     }
@@ -114,6 +119,7 @@ pub struct QueuePair {
     arena: WeakArena,
     lists: DmaBuffer,
     list_bytes: usize,
+    pages: usize,
     entries: u32,
     submission: DmaRing<SQE_BYTES>,
     completion: DmaRing<CQE_BYTES>,
@@ -130,7 +136,6 @@ pub struct QueuePair {
     slots: Slots,
     /// Reason why no more completions are taken.
     broken: Option<Cause>,
-    now: Instant,
     health: Arc<Health>,
     interrupt: Option<Interrupt>,
 }
@@ -144,7 +149,7 @@ impl QueuePair {
         health: Arc<Health>,
         interrupt: Option<Interrupt>,
     ) -> Self {
-        let (entries, list_bytes) = (rings.entries, rings.list_bytes);
+        let (entries, list_bytes, pages) = (rings.entries, rings.list_bytes, rings.pages);
         // The controller never sees a full queue, so one entry stays empty.
         let slots = u16::try_from(entries - 1).unwrap_or(u16::MAX);
         Self {
@@ -154,6 +159,7 @@ impl QueuePair {
             arena: rings.submission.arena(),
             lists: rings.lists.clone(),
             list_bytes,
+            pages,
             entries,
             memory: Some(rings),
             tail_doorbell: doorbells.0,
@@ -164,7 +170,6 @@ impl QueuePair {
             head: 0,
             slots: Slots::new(slots),
             broken: None,
-            now: Instant(0),
             health,
             interrupt,
         }
@@ -176,7 +181,8 @@ impl QueuePair {
         self.number
     }
 
-    /// Returns the interrupt of the completion queue, if it has one. An interrupt is a hint: the caller polls.
+    /// Returns the interrupt of the completion queue. An interrupt is a hint: the caller polls. `None` if the queue is
+    /// only polled, because interrupts are off, or the function has fewer vectors than queues.
     #[must_use]
     pub const fn interrupt(&self) -> Option<&Interrupt> {
         self.interrupt.as_ref()
@@ -184,51 +190,54 @@ impl QueuePair {
 
     /// Returns the number of outstanding commands.
     #[must_use]
-    pub const fn outstanding(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.slots.outstanding()
     }
 
-    /// Sets the time from which the time limits of later commands count.
-    #[inline]
-    pub const fn set_now(&mut self, now: Instant) {
-        self.now = now;
-    }
-
     /// Writes a command into the submission queue. The controller sees it after [`Self::ring`]. Its identifier and its
-    /// data pointer are set here. The data stays the controller's until the command has ended.
+    /// data pointer are set here. Its time limit counts from `now`. The memory of the data belongs to the controller
+    /// until the command has ended, and has to be as long as the blocks that the command names.
     ///
     /// # Errors
     /// [`SubmitError`].
     #[inline]
-    pub fn submit(&mut self, mut sqe: Sqe, data: &[Piece], cookie: u64) -> Result<(), SubmitError> {
+    pub fn submit(
+        &mut self,
+        mut sqe: Sqe,
+        data: &[Piece],
+        cookie: u64,
+        now: Instant,
+    ) -> Result<(), SubmitError> {
         if let Some(cause) = self.health.cause() {
             return Err(SubmitError::Ended(cause));
         }
         if self.tail.wrapping_sub(self.fetched) >= self.entries - 1 {
             return Err(SubmitError::Full);
         }
-        let Some((index, cid)) = self.slots.take(cookie, sqe.opcode, self.now) else {
+        let Some((index, cid)) = self.slots.take(cookie, (sqe.opcode, self.tail), now) else {
             return Err(SubmitError::Full);
         };
         let at = usize::from(index) * self.list_bytes;
-        let prp = match prp::write(data, &self.lists, at) {
+        let prp = match prp::write(data, (&self.lists, at), self.pages) {
             Ok(prp) => prp,
             Err(error) => {
-                self.slots.end(cid);
+                self.slots.give_back(index);
                 return Err(error.into());
             }
         };
         sqe.cid = cid.into();
+        sqe.flags &= !PSDT;
         sqe.set_prp(prp);
         self.submission.block(self.tail).write(&sqe);
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
-    /// Tells the controller of all commands that were submitted since the last call.
+    /// Tells the controller of all commands that were submitted since the last call. Does nothing if the controller has
+    /// ended.
     #[inline]
     pub fn ring(&mut self) {
-        if self.rung == self.tail {
+        if self.rung == self.tail || self.health.cause().is_some() {
             return;
         }
         self.rung = self.tail;
@@ -240,8 +249,8 @@ impl QueuePair {
     /// Takes completions, as many as `places` holds. Returns their number.
     ///
     /// # Errors
-    /// [`Cause::Impossible`]: the controller has written a completion that cannot be. Those before it were taken, and
-    /// no later one is. The outstanding commands end by [`crate::Controller::stop`].
+    /// There is no completion, and the controller has ended. After [`Cause::Impossible`] no completion is taken any
+    /// more. The outstanding commands end by [`crate::Controller::stop`].
     #[inline]
     pub fn poll(&mut self, places: &mut [Ended]) -> Result<usize, Cause> {
         let mut count = 0;
@@ -249,14 +258,11 @@ impl QueuePair {
             if self.broken.is_some() {
                 break;
             }
-            let block = self.completion.block(self.head);
-            let second = block.load_be64::<8>().get().swap_bytes();
-            // The phase of the first pass is 1, because the ring is zeroed.
-            let pass = self.head >> self.entries.trailing_zeros();
-            if second >> PHASE_SHIFT & 1 == u64::from(pass & 1) {
+            let Some(second) = self.next_completion() else {
                 break;
-            }
+            };
             dma_from_device();
+            let block = self.completion.block(self.head);
             let first = block.load_be64::<0>().get().swap_bytes();
             match self.ended(first, second) {
                 Ok(ended) => *place = ended,
@@ -269,7 +275,7 @@ impl QueuePair {
             count += 1;
         }
         if count == 0
-            && let Some(cause) = self.broken
+            && let Some(cause) = self.broken.or_else(|| self.health.cause())
         {
             return Err(cause);
         }
@@ -279,6 +285,16 @@ impl QueuePair {
             self.head_doorbell.write(Le32::new(head));
         }
         Ok(count)
+    }
+
+    /// Returns the second half of the next completion, if the controller has written it.
+    #[inline]
+    fn next_completion(&self) -> Option<u64> {
+        let block = self.completion.block(self.head);
+        let second = block.load_be64::<8>().get().swap_bytes();
+        // The phase of the first pass is 1, because the ring is zeroed.
+        let pass = self.head >> self.entries.trailing_zeros();
+        (second >> PHASE_SHIFT & 1 != u64::from(pass & 1)).then_some(second)
     }
 
     /// Checks a completion, and ends its command.
@@ -297,7 +313,7 @@ impl QueuePair {
         let fetched = self.fetched_at(sq_head);
         // The command ends only if all numbers are possible.
         if let Some(fetched) = fetched.filter(|_| is_possible)
-            && let Some(command) = self.slots.end(cid)
+            && let Some(command) = self.slots.end(cid, fetched)
         {
             self.fetched = fetched;
             return Ok(Ended {
@@ -325,21 +341,31 @@ impl QueuePair {
         (ahead <= self.rung.wrapping_sub(self.fetched)).then_some(fetched)
     }
 
-    /// Returns opcode and age of the oldest outstanding command.
+    /// Returns opcode and age of the oldest outstanding command. `None` if there is none, or a completion can be taken.
     #[must_use]
     pub fn oldest(&self, now: Instant) -> Option<(u8, core::time::Duration)> {
+        if self.broken.is_none() && self.next_completion().is_some() {
+            return None;
+        }
         let oldest = self.slots.oldest();
         oldest.map(|(opcode, since)| (opcode, now.since(since)))
     }
 
-    /// Ends all outstanding commands of a controller that was stopped. Returns their cookies.
-    pub(crate) fn drain(&mut self) -> Vec<u64> {
-        self.slots.drain()
+    /// Returns whether the pair is one of this controller.
+    pub(crate) fn is_of(&self, health: &Arc<Health>) -> bool {
+        Arc::ptr_eq(&self.health, health)
+    }
+
+    /// Ends all outstanding commands of a controller that was stopped, and returns their cookies. `None` if the
+    /// controller was not stopped. [`crate::Controller::stop`] does this for the pairs that it gets.
+    pub fn unanswered(&mut self) -> Option<Vec<u64>> {
+        self.health.is_stopped().then(|| self.slots.drain())
     }
 }
 
 impl Drop for QueuePair {
-    /// Until the controller was stopped, it may access the queues, so their memory is kept.
+    /// Until the controller was stopped, it may access the queues, so their memory is kept. Nobody learns of the commands
+    /// that have no answer.
     fn drop(&mut self) {
         if !self.health.is_stopped()
             && let Some(memory) = self.memory.take()
@@ -349,26 +375,28 @@ impl Drop for QueuePair {
     }
 }
 
-/// Makes the bytes of a command that has no data, for an I/O queue.
+/// Makes a command without data, such as Flush.
 #[must_use]
 pub fn command(opcode: u8, nsid: u32) -> Sqe {
     let mut sqe = Sqe::of(opcode);
     sqe.nsid = nsid.into();
-    debug_assert_eq!(sqe.as_bytes().len(), SQE_BYTES);
     sqe
 }
 
-/// Makes a command that names blocks: Read, Write, Compare, Write Zeroes or Verify. `blocks` is at least 1 and at most
-/// 65,536. `is_forced`: the data is on the medium before the completion (FUA).
+/// Makes a command that names blocks: Read, Write, Compare, Write Zeroes or Verify. `is_forced`: the data is on the
+/// medium before the completion (FUA).
+///
+/// # Panics
+/// If `blocks` is not at least 1 and at most 65,536.
 #[must_use]
 pub fn block_command(opcode: u8, nsid: u32, first: u64, blocks: u32, is_forced: bool) -> Sqe {
+    assert!((1..=1 << 16).contains(&blocks), "{blocks} blocks");
     let mut sqe = command(opcode, nsid);
     // CAST: the halves.
     #[expect(clippy::cast_possible_truncation, reason = "the halves")]
     let halves = [first as u32, (first >> 32) as u32];
     (sqe.cdw10, sqe.cdw11) = (halves[0].into(), halves[1].into());
-    let count = blocks.saturating_sub(1) & 0xffff;
-    sqe.cdw12 = (count | u32::from(is_forced) << 30).into();
+    sqe.cdw12 = (blocks - 1 | u32::from(is_forced) << 30).into();
     sqe
 }
 

@@ -7,19 +7,17 @@ use core::time::Duration;
 pub struct Quirks {
     /// Time between a change of CC.EN and the first read of CSTS (`NVME_QUIRK_DELAY_BEFORE_CHK_RDY`).
     pub ready_delay: Duration,
-    /// CAP.MQES says one entry, and the queues have this many (`nvme_pci_enable`).
+    /// If CAP.MQES says one entry, the queues have this many (`nvme_pci_enable`).
     pub entries: Option<u32>,
     /// Write Zeroes is slow or wrong (`NVME_QUIRK_DISABLE_WRITE_ZEROES`).
     pub no_write_zeroes: bool,
-    /// The list of identifiers of a namespace fails (`NVME_QUIRK_NO_NS_DESC_LIST`).
-    pub no_descriptors: bool,
 }
 
 /// Delay of `NVME_QUIRK_DELAY_BEFORE_CHK_RDY` (Linux: 2.3 s; SPDK: 2.5 s).
 const DELAY: Duration = Duration::from_millis(2500);
 
-/// Devices that this driver refuses, by vendor and device ID: their entries have another size (Linux
-/// `NVME_QUIRK_SINGLE_VECTOR`, `NVME_QUIRK_128_BYTES_SQES`).
+/// Devices that this driver refuses, by vendor and device ID: one vector for all queues, or entries of another size
+/// (Linux `NVME_QUIRK_SINGLE_VECTOR`, `NVME_QUIRK_128_BYTES_SQES`).
 pub(crate) const REFUSED: [(u16, u16); 2] = [(0x106b, 0x2001), (0x106b, 0x2005)];
 
 const DELAYED: [(u16, u16); 6] = [
@@ -42,7 +40,6 @@ const NO_WRITE_ZEROES: [(u16, u16); 9] = [
     (0x144d, 0xa809),
     (0x144d, 0xa80b),
 ];
-const NO_DESCRIPTORS: [(u16, u16); 3] = [(0x126f, 0x2263), (0x1b4b, 0x1092), (0x1bb1, 0x0100)];
 
 impl Quirks {
     /// Returns the deviations of a device by its vendor and device ID.
@@ -57,7 +54,6 @@ impl Quirks {
             },
             entries: ONE_ENTRY.contains(&id).then_some(64),
             no_write_zeroes: NO_WRITE_ZEROES.contains(&id),
-            no_descriptors: NO_DESCRIPTORS.contains(&id),
         }
     }
 }
@@ -69,8 +65,8 @@ mod tests {
     #[test]
     fn a_device_has_all_of_its_deviations_and_others_have_none() {
         assert_eq!(Quirks::of(0x144d, 0xa808), Quirks::default());
-        let several = Quirks::of(0x1bb1, 0x0100);
-        assert!(several.no_descriptors && several.ready_delay == DELAY);
-        assert_eq!(Quirks::of(0x144d, 0xa821).entries, Some(64));
+        let several = Quirks::of(0x144d, 0xa821);
+        assert_eq!((several.ready_delay, several.entries), (DELAY, Some(64)));
+        assert!(Quirks::of(0x144d, 0xa809).no_write_zeroes);
     }
 }

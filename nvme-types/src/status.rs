@@ -76,8 +76,16 @@ statuses! {
     NOT_READY = 0x082, "Namespace Not Ready";
     /// Another host's reservation forbids the command.
     RESERVATION = 0x083, "Reservation Conflict";
+    /// The completion queue does not exist.
+    COMPLETION_QUEUE = 0x100, "Completion Queue Invalid";
+    /// The identifier of a queue is out of range, or in use.
+    QUEUE_IDENTIFIER = 0x101, "Invalid Queue Identifier";
+    /// The number of entries of a queue is out of range.
+    QUEUE_SIZE = 0x102, "Invalid Queue Size";
     /// The host has more event requests outstanding than the limit.
     EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
+    /// The interrupt vector does not exist.
+    VECTOR = 0x108, "Invalid Interrupt Vector";
     /// There is no such log page.
     LOG_PAGE = 0x109, "Invalid Log Page";
     /// The feature cannot be saved.
@@ -213,6 +221,10 @@ mod tests {
             (Status::CAPACITY, 0x81, "CAP_EXCEEDED"),
             (Status::NOT_READY, 0x82, "NS_NOT_READY"),
             (Status::RESERVATION, 0x83, "RESERVATION_CONFLICT"),
+            (Status::COMPLETION_QUEUE, 0x100, "CQ_INVALID"),
+            (Status::QUEUE_IDENTIFIER, 0x101, "QID_INVALID"),
+            (Status::QUEUE_SIZE, 0x102, "QUEUE_SIZE"),
+            (Status::VECTOR, 0x108, "INVALID_VECTOR"),
             (Status::EVENT_LIMIT, 0x105, "ASYNC_LIMIT"),
             (Status::LOG_PAGE, 0x109, "INVALID_LOG_PAGE"),
             (Status::NOT_SAVEABLE, 0x10d, "FEATURE_NOT_SAVEABLE"),

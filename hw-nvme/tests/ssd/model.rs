@@ -65,8 +65,9 @@ struct Queue {
     completion_entries: u32,
     vector: Option<usize>,
     head: u32,
-    /// Number of completions that were written.
+    /// Number of completions that were written, and of those that the driver has taken.
     written: u32,
+    taken: u32,
 }
 
 #[derive(Default)]
@@ -102,15 +103,43 @@ impl Ssd {
         };
         let mut state = ssd.state();
         state.blocks = vec![0; BLOCKS * BLOCK];
-        // QEMU's IDs.
+        // QEMU's IDs, and the class code.
         state.config.extend((0..).zip([0x36, 0x1b, 0x10, 0x00]));
+        state.config.extend((8..).zip([0, 0x02, 0x08, 0x01]));
         drop(state);
         ssd.bar.write_bytes(0, &CAP.to_le_bytes());
+        // Version 1.4.
+        ssd.bar.write_bytes(8, &0x0001_0400_u32.to_le_bytes());
         Arc::new(ssd)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic")
+    }
+
+    /// Makes it a device of another class.
+    pub fn set_class(&self, class: [u8; 3]) {
+        self.state().config.extend((9..).zip(class));
+    }
+
+    /// Sets the capabilities.
+    pub fn set_cap(&self, cap: u64) {
+        self.bar.write_bytes(0, &cap.to_le_bytes());
+    }
+
+    /// Returns the address of a queue's submission queue.
+    pub fn submission(&self, queue: u16) -> u64 {
+        self.state().queues[&queue].submission
+    }
+
+    /// Enables the controller as another program would have left it.
+    pub fn leave_enabled(&self) {
+        self.bar.write_bytes(0x14, &1_u32.to_le_bytes());
+        self.set_status(1);
+    }
+
+    pub fn resets(&self) -> u32 {
+        self.state().resets
     }
 
     pub fn lie(&self, lie: Lie) {
@@ -178,9 +207,24 @@ impl Ssd {
         }
     }
 
+    /// Takes the new head of a completion queue.
+    fn take(state: &mut State, number: u16, head: u32) {
+        let queue = state.queues.get_mut(&number).expect("a queue");
+        assert!(head < queue.completion_entries, "head {head}");
+        let before = queue.taken % queue.completion_entries;
+        let count = (head + queue.completion_entries - before) % queue.completion_entries;
+        assert!(count > 0, "the head does not move");
+        queue.taken += count;
+        assert!(queue.taken <= queue.written, "more than were written");
+    }
+
     /// Fetches and carries out the commands of a queue up to its new tail.
     fn ring(&self, state: &mut State, number: u16, tail: u32) {
         state.doorbells += u32::from(number > 0);
+        assert!(
+            state.queues.contains_key(&number),
+            "doorbell of queue {number}"
+        );
         while let Some(queue) = state.queues.get(&number) {
             assert!(tail < queue.entries, "tail {tail} of {}", queue.entries);
             if queue.head == tail {
@@ -211,6 +255,10 @@ impl Ssd {
             let at = queue.written % queue.completion_entries;
             let phase = 1 - (queue.written / queue.completion_entries) % 2;
             queue.written += 1;
+            assert!(
+                queue.written - queue.taken <= queue.completion_entries,
+                "overrun"
+            );
             let head = match lie {
                 Some(Lie::HeadBeyond) => queue.entries,
                 Some(Lie::HeadAhead) => (queue.head + 1) % queue.entries,
@@ -240,6 +288,8 @@ impl Ssd {
 
 /// Returns memory that the controller reaches. Every access is to mapped memory.
 fn reach(state: &State, iova: u64, bytes: usize) -> (SharedMemory, usize) {
+    let command = state.config.get(&4).copied().unwrap_or(0);
+    assert!(command & 4 != 0, "it is bus master");
     let below = state.mappings.range(..=iova).next_back();
     let (start, (memory, offset, length)) = below.expect("it is mapped");
     let into = usize::try_from(iova - start).expect("small");
@@ -259,12 +309,13 @@ fn write(state: &State, iova: u64, bytes: &[u8]) {
     memory.write_bytes(at, bytes);
 }
 
-/// Returns the pieces of a command's data: addresses and lengths.
+/// Returns the pieces of a command's data: addresses and lengths. Entries behind the data have no memory.
 fn pieces(state: &mut State, sqe: &Sqe, bytes: usize) -> Vec<(u64, usize)> {
     let [first, second] = sqe.prp();
     let in_page = 4096 - usize::try_from(first % 4096).expect("small");
     let mut all = vec![(first, in_page.min(bytes))];
     let mut left = bytes.saturating_sub(in_page);
+    assert!(bytes <= 128 << 10, "{bytes} bytes, and MDTS is 5");
     if left > 4096 {
         state.lists += 1;
         assert!(second.is_multiple_of(8), "list at {second:#x}");
@@ -275,6 +326,9 @@ fn pieces(state: &mut State, sqe: &Sqe, bytes: usize) -> Vec<(u64, usize)> {
             all.push((page, left.min(4096)));
             left = left.saturating_sub(4096);
         }
+        let behind = read(state, second + 8 * (all.len() as u64 - 1), 8);
+        let behind = u64::from_le_bytes(behind.try_into().expect("8 bytes"));
+        assert_eq!(behind, !0xfff, "the entry behind the last one");
     } else if left > 0 {
         assert!(second.is_multiple_of(4096), "page {second:#x}");
         all.push((second, left));
@@ -331,6 +385,7 @@ fn identify_page(cdw10: u32, nsid: u32) -> Option<Vec<u8>> {
             page.max_transfer = 5;
             page.write_cache = 1;
             page.commands = (1 << 3).into();
+            page.namespaces = 256.into();
             Some(page.as_bytes().to_vec())
         }
         cns::ACTIVE_NAMESPACES => {
@@ -406,11 +461,18 @@ impl Device for Ssd {
             0x14 => self.configured(&mut state),
             0x1000.. => {
                 let number = (offset - 0x1000) / 4;
+                let queue = u16::try_from(number / 2).expect("small");
                 // Heads of completion queues have odd numbers.
                 if number.is_multiple_of(2) {
-                    let queue = u16::try_from(number / 2).expect("small");
                     self.ring(&mut state, queue, value);
+                } else {
+                    Self::take(&mut state, queue, value);
                 }
+            }
+            // AQA, ASQ and ACQ.
+            0x24..0x38 => {
+                let enabled = self.register(0x14) & 1 != 0;
+                assert!(!enabled, "register {offset:#x} while it is enabled");
             }
             _ => {}
         }

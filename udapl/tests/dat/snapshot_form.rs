@@ -123,3 +123,24 @@ fn contents_that_are_cut_or_followed_by_others_are_refused() {
     let error = with(&[contents, &[0]].concat());
     assert!(matches!(error, FormatError::Contents { .. }), "{error}");
 }
+
+/// Form 3 has a list of adapters. A list of less than two, or one that says it is longer than its bytes, is refused.
+#[test]
+fn a_list_of_adapters_has_at_least_two_and_the_length_that_it_says() {
+    let start = HEADER_BYTES + LAYERS * LAYER_BYTES;
+    let with = |contents: &[u8]| {
+        let mut all = [&FORM_2[..start], contents].concat();
+        all[8] = 3;
+        all[16..24].copy_from_slice(U64::new(contents.len() as u64).as_bytes());
+        form_error(sealed(all)).to_string()
+    };
+    let one = &FORM_2[start..];
+    assert!(with(&[0, 0]).contains("0 adapters"));
+    assert!(with(&[&[1], one].concat()).contains("1 adapters"));
+    // 2^63 - 1 adapters, of which the first is there.
+    let endless = [&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], one].concat();
+    for contents in [&endless[..], &[&[2], one].concat(), &[33]] {
+        let error = with(contents);
+        assert!(error.starts_with("the snapshot's contents: "), "{error}");
+    }
+}
