@@ -369,8 +369,8 @@ impl Controller {
         })
     }
 
-    /// Creates the next pair of I/O queues. If that fails, its number is not used again, and its memory is kept until the
-    /// controller was stopped.
+    /// Creates the next pair of I/O queues. If that fails, its number is not used again, and its memory is kept until
+    /// the controller was stopped.
     ///
     /// # Errors
     /// [`NvmeError`]. [`NvmeError::Argument`]: all queues that were granted exist.
@@ -393,7 +393,6 @@ impl Controller {
         // The largest power of two that is not above the limit.
         let entries = self.config.entries.min(1 << most.ilog2());
         // CAST: at most 256.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
         let pages = (self.identity.max_transfer / PAGE) as usize;
         let rings = Rings::new(&self.arena, entries, pages)?;
         let (completion, submission) = (rings.completion(), rings.submission());
@@ -422,8 +421,8 @@ impl Controller {
         Ok(pair)
     }
 
-    /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller. A completion
-    /// that can be taken is an answer.
+    /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller. A
+    /// completion that can be taken is an answer.
     ///
     /// # Panics
     /// If the queue is that of another controller.

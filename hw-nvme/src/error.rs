@@ -92,8 +92,8 @@ pub enum NvmeError {
         /// The status.
         status: Status,
     },
-    /// The controller was not opened, and its function cannot be stopped: it may still access memory that was mapped for
-    /// it.
+    /// The controller was not opened, and its function cannot be stopped: it may still access memory that was mapped
+    /// for it.
     #[error("{error}; and it cannot be stopped: {stop}")]
     NotStopped {
         /// The reason why it was not opened.

@@ -37,8 +37,8 @@
 //! card's function in the same I/O address space ([`driver::DmaSpace`]).
 //!
 //! What the SSD writes is not trusted. A completion of a command that was not given, or with numbers beyond their
-//! limits, ends the controller ([`Cause`]). [`Controller::check`] and [`Controller::check_time`] find registers that read
-//! as ones, a fatal status and silence; a program calls them now and then. All commands then end once: by
+//! limits, ends the controller ([`Cause`]). [`Controller::check`] and [`Controller::check_time`] find registers that
+//! read as ones, a fatal status and silence; a program calls them now and then. All commands then end once: by
 //! [`Controller::stop`], after which the SSD reaches no memory.
 //!
 //! The sources are NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and PCIe Transport

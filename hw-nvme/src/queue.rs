@@ -364,8 +364,8 @@ impl QueuePair {
 }
 
 impl Drop for QueuePair {
-    /// Until the controller was stopped, it may access the queues, so their memory is kept. Nobody learns of the commands
-    /// that have no answer.
+    /// Until the controller was stopped, it may access the queues, so their memory is kept. Nobody learns of the
+    /// commands that have no answer.
     fn drop(&mut self) {
         if !self.health.is_stopped()
             && let Some(memory) = self.memory.take()
@@ -396,7 +396,7 @@ pub fn block_command(opcode: u8, nsid: u32, first: u64, blocks: u32, is_forced: 
     #[expect(clippy::cast_possible_truncation, reason = "the halves")]
     let halves = [first as u32, (first >> 32) as u32];
     (sqe.cdw10, sqe.cdw11) = (halves[0].into(), halves[1].into());
-    sqe.cdw12 = (blocks - 1 | u32::from(is_forced) << 30).into();
+    sqe.cdw12 = ((blocks - 1) | (u32::from(is_forced) << 30)).into();
     sqe
 }
 

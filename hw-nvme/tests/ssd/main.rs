@@ -139,7 +139,8 @@ fn what_was_written_is_read_again_wherever_the_memory_is() {
     assert!(!hw_nvme::may_repeat(outside) && hw_nvme::may_repeat(Status::INTERRUPTED));
 }
 
-/// The pages of a command may be anywhere. Only its first piece may begin inside a page, and only its last may end there.
+/// The pages of a command may be anywhere. Only its first piece may begin inside a page, and only its last may end
+/// there.
 #[test]
 fn data_in_pieces_is_described_or_refused_by_its_address() {
     let ssd = Ssd::new();
