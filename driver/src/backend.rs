@@ -61,8 +61,8 @@ impl Backend {
         }
     }
 
-    /// Ends this process's use of the function: dropping this backend has no effect on the function any more. That of a
-    /// model in this process never has one.
+    /// Ends this process's use of the function: dropping this backend has no effect on the function any more. Dropping
+    /// the backend of a model in this process never has an effect on the model.
     pub(crate) fn part(&self) {
         match self {
             Self::InProcess(_) => {}

@@ -127,8 +127,10 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns whether a function of the model can be [parked](crate::Function::park), and resumed in this process as
-    /// long as the program keeps the model. Such a model gets all memory by mappings of its own, so that those of the
-    /// parked function can end. The default is that it cannot: another process cannot have the model.
+    /// long as the program keeps the model. Such a model gets memory that has a descriptor by mappings of its own, so
+    /// that those of the parked function can end. If the descriptors of a parked function are closed, nothing resets
+    /// the model: the program does. The default is that a model cannot be parked, because another process cannot have
+    /// it.
     fn can_be_parked(&self) -> bool {
         false
     }

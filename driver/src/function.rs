@@ -29,6 +29,7 @@ use crate::interrupt_set::InterruptSet;
 use crate::iova::Iova;
 use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
+use crate::parked_models;
 use crate::pci::capability;
 use crate::space::{DmaSpace, Space};
 use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
@@ -80,6 +81,7 @@ impl Function {
             name: device.name().to_owned(),
             source,
         })?;
+        parked_models::remove(&device);
         let function = Self::new(
             Backend::InProcess(Arc::clone(&device)),
             space,
@@ -184,7 +186,9 @@ impl Function {
     /// such memory, because the kernel would kill the server if the pool lacked a page.
     pub(crate) fn takes_huge_pages(&self) -> bool {
         match &self.inner.backend {
-            Backend::InProcess(_) | Backend::Vfio(_) => true,
+            // A model that can be parked maps memory as a server does.
+            Backend::InProcess(model) => !model.can_be_parked(),
+            Backend::Vfio(_) => true,
             Backend::VfioUser(_) => false,
         }
     }

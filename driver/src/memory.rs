@@ -174,8 +174,8 @@ impl SharedMemory {
         })
     }
 
-    /// Maps a part of this memory a second time, with a mapping of its own. A part of memory without a descriptor
-    /// shares this mapping.
+    /// Maps a part of this memory a second time, with a mapping of its own. If this memory has no descriptor, the part
+    /// shares its mapping.
     pub(crate) fn mapped_again(&self, offset: usize, bytes: usize) -> Result<Self, MemoryError> {
         let Some(fd) = self.as_fd() else {
             return Ok(self.part(offset, bytes));

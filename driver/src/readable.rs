@@ -1,6 +1,7 @@
 //! Sleeping without an io_uring, by ppoll(2).
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -28,6 +29,14 @@ pub(crate) fn poll_ready(
     deadline: Instant,
 ) -> Result<bool, Errno> {
     poll(&mut [PollFd::new(fd, events)], deadline)
+}
+
+/// Sleeps after a message with descriptors was refused with ETOOMANYREFS: all processes of the user together have more
+/// descriptors in messages that were not received than this process may have open (unix(7)). The caller sends the
+/// message again, within its time limit.
+pub(crate) fn pause_for_others() {
+    // An error ends the sleep early.
+    let _slept = poll(&mut [], monotonic_now() + Duration::from_millis(1));
 }
 
 fn poll(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<bool, Errno> {

@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use thiserror::Error;
 
-use crate::clock::Instant;
-use crate::readable::poll_ready;
+use crate::clock::{Instant, monotonic_now};
+use crate::readable::{pause_for_others, poll_ready};
 use crate::rights::caller_variable;
 
 /// Reason why a message did not reach the service manager, or was not handled.
@@ -173,6 +173,7 @@ impl Messenger {
                     deadline,
                     "received messages",
                 )?,
+                Err(Errno::TOOMANYREFS) if monotonic_now() < deadline => pause_for_others(),
                 Err(errno) => {
                     return Err(ServiceManagerError::System {
                         call: "sendmsg",

@@ -250,10 +250,10 @@ pub enum ResumeFailure {
     #[error(transparent)]
     Instance(#[from] ResumeError),
     /// The same, for one of several adapters.
-    #[error("adapter {number} of the handover: {error}")]
+    #[error("{name}: {error}")]
     OfAdapter {
-        /// Number of the adapter in the order in which they were parked, from 0.
-        number: usize,
+        /// Name of the adapter.
+        name: String,
         /// The reason.
         error: Box<ResumeError>,
     },
@@ -307,9 +307,9 @@ pub enum NotAdopted {
     /// The instances were not resumed after the offer was claimed.
     #[error("the instance is not resumed: {error}")]
     Resume {
-        /// The offer's snapshot and descriptors, if the device is unchanged: the caller can repeat [`resume_all`]. If
-        /// they are dropped, or there are none, the function is reset as soon as the process that has parked it has
-        /// closed its descriptors, too, and can then be opened as usual.
+        /// The offer's snapshot and descriptors, if no device has changed: the caller can repeat [`resume_adapters`].
+        /// If they are dropped, or there are none, the function is reset as soon as the process that has parked it
+        /// has closed its descriptors, too, and can then be opened as usual.
         parked: Option<Parked>,
         /// The reason.
         #[source]
@@ -321,7 +321,8 @@ pub enum NotAdopted {
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct NotResumed {
-    /// The descriptors, if the device is unchanged. `None` if the device was stopped.
+    /// The descriptors, if no device has changed. `None` if the device was stopped, or the first of several adapters
+    /// had already gone on.
     pub descriptors: Option<Vec<NamedFd>>,
     /// The reason.
     #[source]
@@ -369,12 +370,11 @@ pub fn park_adapters(adapters: Vec<Vec<Ia>>, words: &[u8]) -> Result<Parked, Not
     }
     let (mut snapshots, mut descriptors) = (Vec::new(), Vec::new());
     let mut waiting = adapters.into_iter();
+    let mut reserves = Vec::new();
     while let Some(ias) = waiting.next() {
-        let Reserve { recvs, completions } = Reserve::least(ias.iter().map(Ia::reserve));
+        reserves.push(Reserve::least(ias.iter().map(Ia::reserve)));
         match Ia::park_all(ias) {
             Ok((snapshot, handover)) => {
-                let adapter = &snapshot.adapter.limits.adapter_name;
-                tracing::info!(%adapter, ?recvs, ?completions, "parked: the device goes on by itself");
                 snapshots.push(snapshot);
                 descriptors.push(handover);
             }
@@ -387,10 +387,17 @@ pub fn park_adapters(adapters: Vec<Vec<Ia>>, words: &[u8]) -> Result<Parked, Not
         }
     }
     match format::write(&snapshots, words) {
-        Ok(snapshot) => Ok(Parked {
-            snapshot,
-            descriptors: adapters::join(descriptors),
-        }),
+        Ok(snapshot) => {
+            for (parked, reserve) in snapshots.iter().zip(reserves) {
+                let adapter = &parked.adapter.limits.adapter_name;
+                let Reserve { recvs, completions } = reserve;
+                tracing::info!(%adapter, ?recvs, ?completions, "parked: the device goes on by itself");
+            }
+            Ok(Parked {
+                snapshot,
+                descriptors: adapters::join(descriptors),
+            })
+        }
         Err(error) => {
             let all = adapters::take_back(&snapshots, descriptors);
             Err(NotParked::new(all, error.into()))
@@ -559,6 +566,26 @@ pub fn resume_adapters(parked: Parked) -> Result<ResumedAdapters, NotResumed> {
     } = parked;
     let resumed = resume_some(&snapshot, descriptors, Wanted::Adapters, |_| Ok(()));
     resumed.map(|(resumed, ())| resumed)
+}
+
+/// Goes on with adapters that this process has parked itself, and that no other process has got. Unlike
+/// [`resume_adapters`], each goes on for itself. An adapter that cannot has no instances in the result; the log has the
+/// reason, and its device is stopped.
+///
+/// # Errors
+/// [`NotResumed`]: these are not the bytes and descriptors of [`park_adapters`].
+pub fn take_back(parked: Parked) -> Result<Vec<Vec<Ia>>, NotResumed> {
+    let Parked {
+        snapshot,
+        descriptors,
+    } = parked;
+    let given = |descriptors, error| NotResumed { descriptors, error };
+    let (tables, _) = match format::read::<MlxProvider>(&snapshot) {
+        Ok(read) => read,
+        Err(error) => return Err(given(Some(descriptors), error.into())),
+    };
+    adapters::take_back_all(&tables, descriptors)
+        .map_err(|(descriptors, error)| given(Some(descriptors), error))
 }
 
 /// Does the same as [`resume`], if `may` accepts the program's own bytes. It comes before all checks

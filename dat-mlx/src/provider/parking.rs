@@ -34,7 +34,7 @@ use dat_core::provider::{
 };
 use dat_core::types::MemPrivFlags;
 use driver::handover::Claimed;
-use driver::{Clock, DmaMemory, Instant, NamedFd, RealClock};
+use driver::{BackendSnapshot, Clock, DmaMemory, Instant, NamedFd, RealClock};
 use hw_mlx::cq::CqSnapshot;
 use hw_mlx::qp::QpSnapshot;
 use hw_mlx::random::{Random, Variants};
@@ -486,20 +486,29 @@ impl ParkProvider for MlxProvider {
         handover: Vec<NamedFd>,
     ) -> Result<UnclaimedProvider<'_>, (Vec<NamedFd>, ProviderError)> {
         let ProviderSnapshot { hca, tables } = snapshot;
-        // The clock of a function that was parked is the system's.
-        let now = RealClock::new().now();
-        let checked = match Checked::new(tables, &hca.tables, now) {
-            Ok(checked) => checked,
-            Err(error) => return Err((handover, error.into_dat())),
-        };
         let given = handover.len();
-        match Hca::check(hca, handover) {
-            Ok(hca) => Ok(UnclaimedProvider {
-                hca,
+        let check = |now| Checked::new(tables, &hca.tables, now);
+        // A model in this process has a clock of its own, which comes with its function. The others have the machine's.
+        let early = match &hca.function.backend {
+            BackendSnapshot::InProcess(_) => None,
+            BackendSnapshot::VfioUser(_) | BackendSnapshot::Vfio(_) => {
+                match check(RealClock::new().now()) {
+                    Ok(checked) => Some(checked),
+                    Err(error) => return Err((handover, error.into_dat())),
+                }
+            }
+        };
+        let unclaimed = match Hca::check(hca, handover) {
+            Ok(unclaimed) => unclaimed,
+            Err(refused) => return Err((refused.descriptors, refused.error.into_dat())),
+        };
+        match early.map_or_else(|| check(unclaimed.now()), Ok) {
+            Ok(checked) => Ok(UnclaimedProvider {
+                hca: unclaimed,
                 checked,
                 given,
             }),
-            Err(refused) => Err((refused.descriptors, refused.error.into_dat())),
+            Err(error) => Err((unclaimed.park(), error.into_dat())),
         }
     }
 
@@ -511,9 +520,8 @@ impl ParkProvider for MlxProvider {
         unclaimed.hca.park()
     }
 
-    fn time_of(_unclaimed: &UnclaimedProvider<'_>) -> Nanos {
-        // As in `check`.
-        RealClock::new().now().0
+    fn time_of(unclaimed: &UnclaimedProvider<'_>) -> Nanos {
+        unclaimed.hca.now().0
     }
 
     fn go_on(

@@ -83,8 +83,8 @@ impl Function {
     /// find more reasons.
     ///
     /// # Errors
-    /// [`ParkError::InProcess`]: a model in this process implements it. [`ParkError::Lost`]: the connection to its
-    /// server has failed.
+    /// [`ParkError::InProcess`]: a model in this process implements it, which is not made for that.
+    /// [`ParkError::Lost`]: the connection to its server has failed.
     pub fn can_park(&self) -> Result<(), ParkError> {
         let name = &self.inner.name;
         match Parkable::of(&self.inner.backend) {
@@ -103,10 +103,10 @@ impl Function {
     ///
     /// # Errors
     /// Returns the function unchanged, and the reason. [`ParkError::InProcess`]: a model in this process implements
-    /// it. [`ParkError::Clones`], [`ParkError::Bars`]: clones of it, or references to its BARs, exist.
-    /// [`ParkError::Lost`]: it does not answer, or was removed. [`ParkError::Shared`]: other functions are in its I/O
-    /// address space. [`ParkError::Stopped`], [`ParkError::Kept`]: a function has refused to unmap memory.
-    /// [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
+    /// it, which is not made for that. [`ParkError::Clones`], [`ParkError::Bars`]: clones of it, or references to its
+    /// BARs, exist. [`ParkError::Lost`]: it does not answer, or was removed. [`ParkError::Shared`]: other functions
+    /// are in its I/O address space. [`ParkError::Stopped`], [`ParkError::Kept`]: a function has refused to unmap
+    /// memory. [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
     /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped that
     /// another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
     /// [`ParkError::MappingChanged`]: another thread has changed a mapping during the call. [`ParkError::Query`]:
@@ -559,9 +559,9 @@ mod tests {
         assert_eq!((device.interrupts_set(), device.mappings()), (0, vec![]));
     }
 
-    /// The file of a snapshot stands for no model in another process, and for none any more after the next snapshot.
+    /// The file of a model is the same for all of its snapshots, and stands for nothing after a new opening.
     #[test]
-    fn a_model_is_found_by_its_last_snapshot_only() {
+    fn a_model_is_found_by_its_snapshots_until_it_is_opened_anew() {
         let device = Arc::new(Double::that_can_be_parked());
         let (snapshot, descriptors, ..) = parked(&device);
         let again = |fds: &[NamedFd]| {
@@ -577,11 +577,13 @@ mod tests {
         let unclaimed = Function::resume(&snapshot, again(&descriptors)).unwrap();
         let function = unclaimed.go_on(&crate::handover::Claimed::by_caller());
         let next = function.park().map_err(|(_, error)| error).unwrap();
-        let (given_back, error) = Function::resume(&snapshot, descriptors).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("not for its last snapshot"), "{text}");
-        assert_eq!(given_back.len(), next.1.len());
+        drop(Function::resume(&snapshot, again(&descriptors)).unwrap());
         drop(Function::resume(&next.0, next.1).unwrap());
         assert_eq!((device.interrupts_set(), device.resets()), (1, 0));
+        drop(Function::in_process(Arc::clone(&device) as Arc<dyn Device>).unwrap());
+        let (given_back, error) = Function::resume(&snapshot, descriptors).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("opened anew"), "{text}");
+        assert_eq!(given_back.len(), next.0.vectors.len() + 5);
     }
 }

@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::MAX_REASON;
 use super::error::HandoverError;
 use crate::clock::{Instant, monotonic_now};
-use crate::readable::poll_ready;
+use crate::readable::{pause_for_others, poll_ready};
 
 /// Maximum number of descriptors in a message (unix(7), `SCM_RIGHTS`; Linux `include/net/scm.h`, `SCM_MAX_FD`).
 pub(super) const MAX_FDS: usize = 253;
@@ -154,6 +154,10 @@ impl Channel {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(step, PollFlags::POLLOUT, wait)?,
+                Err(Errno::TOOMANYREFS) => {
+                    pause_for_others();
+                    self.wait(step, PollFlags::POLLOUT, wait)?;
+                }
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(HandoverError::HungUp { step }),
                 Err(errno) => return Err(HandoverError::system("sendmsg")(errno.into())),
             }

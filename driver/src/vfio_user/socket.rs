@@ -27,6 +27,7 @@ use super::message::{
     Command, ERROR, HEADER_BYTES, Header, MAX_FDS, MAX_PAYLOAD, TYPE_MASK, TYPE_REPLY,
 };
 use crate::clock::{Instant, monotonic_now};
+use crate::readable::pause_for_others;
 
 /// Time that the other side has to read a message, or to complete one that has begun.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -197,6 +198,7 @@ impl Socket {
             match sendmsg(&self.stream, &slices, &mut control, SendFlags::NOSIGNAL) {
                 Ok(bytes) => sent += bytes,
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::TOOMANYREFS) => pause_for_others(),
                 Err(errno) => return Err(self.timed(errno)),
             }
             if sent < total {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use udapl::handover::{
     self, HandoverError, MAX_ADAPTERS, NamedFd, NotAdopted, NotGiven, Offer, ParkFailure, Parked,
-    ResumedAdapters, Sent, ServiceManager,
+    Sent, ServiceManager,
 };
 use udapl::{Adapter, Ia};
 
@@ -261,17 +261,15 @@ impl Daemon {
                 descriptors, error, ..
             }) => (descriptors, HandOverError::Given(error)),
         };
-        let resumed = handover::resume_adapters(Parked {
+        // An adapter that does not go on costs its own hosts only.
+        let resumed = handover::take_back(Parked {
             snapshot,
             descriptors,
         });
-        let adapters = match resumed {
-            Ok(ResumedAdapters { adapters, .. }) => adapters,
-            Err(refused) => {
-                tracing::error!(error = %refused, "the adapters do not go on");
-                Vec::new()
-            }
-        };
+        let adapters = resumed.unwrap_or_else(|refused| {
+            tracing::error!(error = %refused, "the adapters do not go on");
+            Vec::new()
+        });
         Err(self.give_back(with_instances(snapshots, adapters), error))
     }
 
@@ -354,7 +352,7 @@ impl Daemon {
 
     /// Gives parked workers back to their threads, because of `error`. Workers without an instance are lost.
     fn give_back(&mut self, adapters: ParkedAdapters, error: HandOverError) -> HandOverError {
-        let mut lost = None;
+        let mut lost = Vec::new();
         let mut resumed = BTreeMap::new();
         for ParkedWorkers { ias, snapshots } in adapters {
             let mut ias = ias.into_iter();
@@ -364,19 +362,19 @@ impl Daemon {
                     resumed.insert(snapshot.config().port, Adapter::of(ia));
                 }
                 if let Err(why) = self.give_one_back(ia, snapshot) {
-                    lost = Some(why);
+                    lost.push(format!("worker {}: {why}", snapshot.worker()));
                 }
             }
         }
         for (port, adapter) in resumed {
             self.set_adapter(port, adapter);
         }
-        match lost {
-            None => error,
-            Some(lost) => {
-                let error = Box::new(error);
-                HandOverError::Lost { error, lost }
-            }
+        if lost.is_empty() {
+            return error;
+        }
+        HandOverError::Lost {
+            error: Box::new(error),
+            lost: lost.join("; "),
         }
     }
 

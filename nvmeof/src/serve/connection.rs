@@ -249,6 +249,9 @@ impl Worker {
             return Ok(());
         };
         queue.step(Step::End);
+        self.drop_capsules(ep)?;
+        // PANIC: dropping capsules removes no queue.
+        let queue = self.queues.get_mut(id).expect("a queue");
         queue.early.clear();
         queue.fused = None;
         queue.behind.clear();

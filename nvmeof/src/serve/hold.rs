@@ -58,6 +58,12 @@ impl Pause {
         self.counts.get(&ep.to_raw().0).copied().unwrap_or(0)
     }
 
+    /// Removes the receives of a connection, and returns them.
+    pub fn remove(&mut self, ep: EpHandle) -> Vec<Arrived> {
+        self.counts.remove(&ep.to_raw().0);
+        self.arrived.extract_if(.., |one| one.ep == ep).collect()
+    }
+
     /// Returns the receives, oldest first.
     pub fn arrived(&self) -> &[Arrived] {
         &self.arrived

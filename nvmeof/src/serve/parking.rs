@@ -26,14 +26,14 @@ mod tests;
 pub use resuming::WorkerResumeError;
 pub use snapshot::WorkerSnapshot;
 
-use udapl::{Event, Ia};
+use udapl::{EpHandle, Event, Ia};
 
 use super::admission::GREETING;
 use super::error::WorkerError;
 use super::hold::{Arrived, Pause};
 use super::queue::{Queue, State};
 use super::worker::Worker;
-use crate::io::State as IoState;
+use crate::io::{QueueId, State as IoState};
 
 /// Reason why a worker was not parked.
 #[derive(Debug, thiserror::Error)]
@@ -150,29 +150,49 @@ impl Worker {
         Ok(taken)
     }
 
-    /// Sets a capsule aside. A host that has sent more than it may loses its connection; its capsules come back with
-    /// the release.
+    /// Sets a capsule aside. A host that has sent more than it may loses its connection, and its capsules are dropped
+    /// at once, because their receives belong to all connections.
     fn keep_until_release(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
         let Some(pause) = &mut self.pause else {
             return Ok(());
         };
-        pause.add(arrived);
-        let count = pause.count(arrived.ep);
-        let Some((id, queue)) = self.queues.of(arrived.ep) else {
-            return Ok(());
+        let count = pause.count(arrived.ep) + 1;
+        let known = self.queues.of(arrived.ep);
+        let Some((id, queue)) = known.filter(|(_, queue)| !queue.is_over()) else {
+            return self.drop_capsule(arrived.at);
         };
         queue.was_heard = true;
-        let is_over = matches!(queue.state(), State::Ending | State::Draining);
-        // No guest borrows during a hold.
-        if !is_over && queue.share.is_guest() && queue.outstanding + count > GREETING {
-            self.report_overdrawn(id);
-            return self.disconnect(id);
+        // What a guest has borrowed before the hold does not count, and it borrows nothing during the hold.
+        let is_overdrawn = queue.share.is_guest() && count > GREETING;
+        if !is_overdrawn && !queue.is_overrun(count) {
+            pause.add(arrived);
+            return Ok(());
         }
-        if !is_over && queue.is_overrun(count) {
+        self.drop_capsule(arrived.at)?;
+        self.drop_capsules(arrived.ep)?;
+        if is_overdrawn {
+            self.report_overdrawn(id);
+            self.disconnect(id)
+        } else {
             self.report_overrun(id);
-            return self.fail(id);
+            self.fail(id)
+        }
+    }
+
+    /// Drops the capsules of a connection that were set aside.
+    pub(super) fn drop_capsules(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
+        let dropped = self.pause.as_mut().map(|pause| pause.remove(ep));
+        for one in dropped.into_iter().flatten() {
+            self.drop_capsule(one.at)?;
         }
         Ok(())
+    }
+
+    /// Drops a capsule whose command has not begun. Its receive is posted again.
+    fn drop_capsule(&mut self, at: u32) -> Result<(), WorkerError> {
+        self.over.here += 1;
+        self.commands.ios[at as usize].begin(QueueId::NONE, 0); // CAST: widening.
+        self.drop_io(at)
     }
 
     /// Handles the messages that have come since the worker paused, and checks that it is quiet.

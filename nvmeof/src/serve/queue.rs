@@ -175,6 +175,11 @@ impl Queue {
         there > usize::from(self.entries) + self.sending.len()
     }
 
+    /// Returns whether the connection has ended, or is being ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_disconnecting || matches!(self.state, State::Ending | State::Draining)
+    }
+
     /// Returns the number of responses that may be posted before one of the posted ones has been sent.
     #[inline]
     pub(super) fn answers_left(&self) -> usize {

@@ -281,8 +281,14 @@ fn a_host_that_sends_more_than_its_entries_during_a_hold_is_over() -> Result<()>
     assert_eq!(turns.room().overdrawn, 1);
     let controllers = turns.target().with(|model| model.controllers().count());
     assert_eq!(controllers, 0);
+    // Its receives have come back already, so a worker without capsules is parked.
     turns.park_and_resume()?;
     turns.target().release();
+    let (admin, controller) = turns.host.controller(&turns.subsystem)?;
+    (turns.admin, turns.controller) = (admin, controller);
+    let mut queue = turns.queue(1)?;
+    let sent = turns.send_writes(&mut queue, 20)?;
+    assert_eq!(turns.answers(&mut queue, &sent)?, vec![DONE; 20]);
     turns.end()
 }
 

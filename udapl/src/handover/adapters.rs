@@ -66,12 +66,16 @@ fn split(
     Ok(adapters)
 }
 
+fn name_of(adapter: &Snapshot) -> &str {
+    &adapter.adapter.limits.adapter_name
+}
+
 /// Makes the error of an adapter, with its name if there are several.
 fn failure(adapters: &[Snapshot], at: usize, error: dat_core::ResumeError) -> ResumeFailure {
     match adapters {
         [] | [_] => error.into(),
         [..] => ResumeFailure::OfAdapter {
-            number: at,
+            name: name_of(&adapters[at]).to_owned(),
             error: Box::new(error),
         },
     }
@@ -94,8 +98,8 @@ pub(super) fn check(
         match Ia::check_all(snapshot, std::mem::take(&mut parts[at])) {
             Ok(unclaimed) => checked.push(unclaimed),
             Err(refused) => {
-                // A check that is refused has changed nothing, so the descriptors are there.
-                parts[at] = refused.handover.unwrap_or_default();
+                // PANIC: a check that is refused has changed nothing, so the descriptors are there.
+                parts[at] = refused.handover.expect("the descriptors");
                 for (part, unclaimed) in parts.iter_mut().zip(checked) {
                     *part = unclaimed.give_back();
                 }
@@ -135,6 +139,20 @@ pub(super) fn go_on(
     Ok(resumed)
 }
 
+/// Goes on with the adapters of a list of descriptors, each for itself.
+///
+/// # Errors
+/// As [`check`], for names.
+pub(super) fn take_back_all(
+    adapters: &[Snapshot],
+    descriptors: Vec<NamedFd>,
+) -> Result<Vec<Vec<Ia>>, (Vec<NamedFd>, ResumeFailure)> {
+    match split(descriptors, adapters.len()) {
+        Ok(parts) => Ok(take_back(adapters, parts)),
+        Err((descriptors, name)) => Err((descriptors, ResumeFailure::Name { name })),
+    }
+}
+
 /// Goes on with adapters that this process has parked, and has not handed over. An adapter that cannot go on has no
 /// instances in the result, and its device is stopped.
 pub(super) fn take_back(adapters: &[Snapshot], parts: Vec<Vec<NamedFd>>) -> Vec<Vec<Ia>> {
@@ -142,8 +160,8 @@ pub(super) fn take_back(adapters: &[Snapshot], parts: Vec<Vec<NamedFd>>) -> Vec<
     both.map(|(snapshot, descriptors)| {
         let ias = Ia::resume_all(snapshot, descriptors, &Claimed::by_caller());
         ias.unwrap_or_else(|refused| {
-            let error = &refused.error;
-            tracing::error!(%error, "instances that were not parked cannot go on");
+            let (error, adapter) = (&refused.error, name_of(snapshot));
+            tracing::error!(adapter, %error, "instances that were not handed over cannot go on");
             Vec::new()
         })
     })

@@ -10,8 +10,9 @@ use crate::provider::{CompletionQueue, Provider, QueuePair, SharedReceiveQueue};
 /// How much a device can do for an instance while its program polls and posts nothing, as between two processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reserve {
-    /// Fewest posted receives of a connected endpoint. The peer's next message after so many finds none. Endpoints of
-    /// an SRQ share its receives. `None` if no endpoint is connected.
+    /// Fewest posted receives of a connected endpoint, with those that were filled and whose completions were not
+    /// dequeued. At most so many messages of its peer find a receive. Endpoints of an SRQ share its receives. `None` if
+    /// no endpoint is connected.
     pub recvs: Option<u32>,
     /// Fewest entries of an EVD's completion queue that are left when all posted DTOs have completed. If it is 0, the
     /// queue is full then, or overruns. `None` if no EVD has a completion queue.

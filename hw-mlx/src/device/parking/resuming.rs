@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use driver::handover::Claimed;
-use driver::{Block, DmaArena, Function, Interrupt, NamedFd, UnclaimedFunction};
+use driver::{Block, DmaArena, Function, Instant, Interrupt, NamedFd, UnclaimedFunction};
 use mlx_prm::{Eqc, Eqn, InitSegment, NopIn, Opcode, QueryEqIn, UarIndex, UarPage};
 
 use super::{HcaSnapshot, HcaTables, InstanceSnapshot, LIMITS, MOST_INSTANCES, PortSnapshot};
@@ -98,6 +98,12 @@ pub(super) fn check(
 }
 
 impl UnclaimedHca {
+    /// Returns the time of the function's clock.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.rebuilt.control.clock.now()
+    }
+
     /// Gives the descriptors back. The device is as before.
     #[must_use]
     pub fn park(self) -> Vec<NamedFd> {

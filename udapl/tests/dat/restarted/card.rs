@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use driver::{Clock, Device, RealClock, VfioUserServer};
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use udapl::fabric::mac;
 
 use crate::support::functions;
@@ -56,6 +56,18 @@ impl Card {
         read.expect("an answer");
         let number = answer.trim().parse();
         number.unwrap_or_else(|_| panic!("a number and not {answer:?}"))
+    }
+
+    /// Makes a function of this process refuse all commands.
+    pub fn refuse_commands(&self, side: usize) {
+        let served = self.served.as_ref().expect("functions of this process");
+        let fault = Fault::CommandFailure {
+            opcode: None,
+            status: 0x0f,
+            syndrome: 0,
+            count: u32::MAX,
+        };
+        served.sim.inject(&served.functions[side], &fault);
     }
 
     /// Ends the servers. Their clients have closed the functions.
