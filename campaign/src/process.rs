@@ -1,8 +1,9 @@
 //! The process of a program as its function sees it: until the process is killed.
 //!
-//! A process is killed at one of its accesses to the function: that access and all later ones have no effect, and the
-//! access unwinds with [`Killed`], so that the values of the process are dropped. [`Process::end`] does what the kernel
-//! does when the last descriptor of the function is closed.
+//! A process is killed at a write to a register, or at an access to configuration space, interrupts or mappings: the
+//! function learns neither of that access nor of later ones. The access unwinds with [`Killed`], so that the values of
+//! the process are dropped. Reads of registers are not counted. [`Process::end`] does what the kernel does when the
+//! last descriptor of the function is closed.
 
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -282,7 +282,7 @@ impl Phases {
             shell::run(doc)
         })?;
         self.phase("tests, with their build", || tests(Extent::Whole))?;
-        // It counts instructions, so its result does not depend on what else runs.
+        // The counts of instructions, which have the bars, do not depend on what else runs. Its times are shown only.
         let bars = Beside::start("bench")?;
         self.phase("programs of DAT 2.0", dtest::check)?;
         self.phase("a kernel in a virtual machine", vm::check)?;

@@ -85,10 +85,14 @@ impl World {
         let parked = if damages {
             self.with_damage(side, parked)
         } else {
-            parked
+            Ok(parked)
+        };
+        let parked = match parked {
+            Ok(parked) => parked,
+            Err(who) => return self.killed(side, records, who),
         };
         match self.go_on(side, parked, kill_after) {
-            Some(resumed) => {
+            Ok(resumed) => {
                 let ResumedAll { ias, words: own } = resumed;
                 assert_eq!(own, words, "side {side}: the program's own bytes");
                 let now = self.sim.report(&self.sides[side].function).resets;
@@ -97,7 +101,7 @@ impl World {
                 self.take_back(ias, &mut records);
                 self.cover.count("resume", "done");
             }
-            None => self.killed(side, records, "the new process"),
+            Err(who) => self.killed(side, records, who),
         }
     }
 
@@ -197,8 +201,9 @@ impl World {
         is_reset
     }
 
-    /// Changes a bit of the snapshot, which must be refused without any effect. Returns the adapter as it was parked.
-    fn with_damage(&mut self, side: usize, parked: Parked) -> Parked {
+    /// Changes a bit of the snapshot. In half of the cases the checksum is made again, so that the layers read the bit.
+    /// Returns the adapter as it was parked, if the snapshot is refused without an effect; otherwise how it ended.
+    fn with_damage(&mut self, side: usize, parked: Parked) -> Result<Parked, &'static str> {
         let Parked {
             snapshot,
             descriptors,
@@ -206,35 +211,62 @@ impl World {
         let mut damaged = snapshot.clone();
         let bit = self.random.random_range(0..damaged.len() * 8);
         damaged[bit / 8] ^= 1 << (bit % 8);
+        let is_sealed = self.random.random_bool(0.5);
+        if is_sealed {
+            seal(&mut damaged);
+        }
         let given = Parked {
             snapshot: damaged,
             descriptors,
         };
         let answer = self.timed(side, calls::RESUME, |_| handover::resume_all(given));
-        let refused = answer.expect_err("a damaged snapshot is refused");
+        let refused = match answer {
+            Ok(resumed) => {
+                assert!(is_sealed, "side {side}: a damaged snapshot is resumed");
+                self.cover.count("resume", "damaged and sealed");
+                // Nobody knows what such an adapter does.
+                self.timed(side, calls::DROP, |_| drop(resumed));
+                return Err("a process with a wrong snapshot");
+            }
+            Err(refused) => refused,
+        };
+        self.trace_line(side, format_args!("damaged: {}", refused.error));
         self.cover.count("resume", "damaged");
-        Parked {
-            snapshot,
-            descriptors: refused.descriptors.expect("nothing was changed"),
+        match refused.descriptors {
+            Some(descriptors) => Ok(Parked {
+                snapshot,
+                descriptors,
+            }),
+            None => {
+                assert!(
+                    is_sealed,
+                    "side {side}: a refusal by the checksum has an effect"
+                );
+                Err("a process with a wrong snapshot")
+            }
         }
     }
 
-    /// Goes on with a parked adapter. `None`: the process was killed, or it has given up.
+    /// Goes on with a parked adapter.
+    ///
+    /// # Errors
+    /// How the adapter ended.
     fn go_on(
         &mut self,
         side: usize,
         mut parked: Parked,
         mut kill_after: Option<u32>,
-    ) -> Option<ResumedAll> {
+    ) -> Result<ResumedAll, &'static str> {
         let process = self.sides[side].process();
         for _ in 0..ATTEMPTS {
             let snapshot = parked.snapshot.clone();
             let answer = self.timed(side, calls::RESUME, |_| {
                 process.run(kill_after.take(), || handover::resume_all(parked))
             });
-            let NotResumed { descriptors, error } = match answer? {
-                Ok(resumed) => return Some(resumed),
-                Err(refused) => refused,
+            let NotResumed { descriptors, error } = match answer {
+                None => return Err("the new process"),
+                Some(Ok(resumed)) => return Ok(resumed),
+                Some(Err(refused)) => refused,
             };
             self.trace_line(side, format_args!("not resumed: {error}"));
             assert!(
@@ -243,7 +275,7 @@ impl World {
             );
             let Some(descriptors) = descriptors else {
                 self.cover.count("resume", "stopped");
-                return None;
+                return Err("a device that was stopped");
             };
             self.cover.count("resume", "refused");
             parked = Parked {
@@ -251,7 +283,7 @@ impl World {
                 descriptors,
             };
         }
-        None
+        Err("a process that gave up")
     }
 
     /// Ends a process whose adapter is lost: the kernel resets the function, and peers are not told.
@@ -267,5 +299,18 @@ impl World {
             drop(open);
             self.attack_closed(other, keys);
         }
+    }
+}
+
+/// Makes the checksum of a snapshot again: the CRC-32 of all other bytes, in bytes 24 to 27.
+fn seal(snapshot: &mut [u8]) {
+    let Some(checksum) = snapshot.get_mut(24..28) else {
+        return;
+    };
+    checksum.fill(0);
+    let mut sum = crc32fast::hash(snapshot);
+    for byte in &mut snapshot[24..28] {
+        *byte = u8::try_from(sum & 0xff).expect("a byte");
+        sum >>= 8;
     }
 }

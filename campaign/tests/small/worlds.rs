@@ -67,6 +67,21 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }
+    // Adapters are handed over, and each of their processes is killed.
+    for (what, wanted) in [
+        ("park", &["done"][..]),
+        ("resume", &["done", "damaged", "after a reset"]),
+        (
+            "killed",
+            &["the old process", "both processes", "the new process"],
+        ),
+    ] {
+        let found = coverage.came_to(what);
+        assert!(
+            wanted.iter().all(|one| found.contains(one)),
+            "{what}: {found:?}"
+        );
+    }
     // Operations of each kind were judged, and some operations were not judged.
     let operations = ["connect", "disconnect", "message", "not judged"];
     assert_eq!(coverage.came_to("honest"), BTreeSet::from(operations));
