@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -611,7 +612,13 @@ fn threads_of_workers_pause_and_go_on() -> Result<()> {
         world.target.release();
         threads = paused.into_iter().map(start).collect();
         for _ in &sent {
-            let answer = host.response(&mut queue)?;
+            // A worker that has failed keeps its connections until it is ended, so the host learns nothing of it.
+            let answer = host.response(&mut queue).map_err(|error| {
+                let ended = threads.drain(..).filter(JoinHandle::is_finished);
+                let ended = ended.map(|thread| thread.join().expect("no panic").1);
+                let ended = Vec::from_iter(ended);
+                error.context(format!("workers that ended in round {round}: {ended:?}"))
+            })?;
             assert!(sent.contains(&answer.cid.get()) && answer.status() == DONE);
         }
     }
