@@ -31,9 +31,9 @@ pub(crate) fn poll_ready(
     poll(&mut [PollFd::new(fd, events)], deadline)
 }
 
-/// Sleeps after a message with descriptors was refused with ETOOMANYREFS: all processes of the user together have more
-/// descriptors in messages that were not received than this process may have open (unix(7)). The caller sends the
-/// message again, within its time limit.
+/// Sleeps after a call was refused because all processes of the user together have reached a limit. The caller repeats
+/// the call, within its time limit. ETOOMANYREFS: they have more descriptors in messages that were not received than
+/// this process may have open (unix(7)). ENOMEM: they have locked as much memory as this process may.
 pub(crate) fn pause_for_others() {
     // An error ends the sleep early.
     let _slept = poll(&mut [], monotonic_now() + Duration::from_millis(1));

@@ -20,7 +20,7 @@
 //!
 //! A ring for one thread (`SINGLE_ISSUER` with `DEFER_TASKRUN`, Linux 6.1) belongs to the thread that enters it first.
 //! When another thread enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call
-//! fails.
+//! fails. If there is not enough lockable memory for two rings, the old one is closed first.
 
 // UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
 #![expect(unsafe_code, reason = "io_uring submission")]
@@ -40,11 +40,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
-use crate::clock::{MAX_WAIT, monotonic_now};
+use crate::clock::{Instant, MAX_WAIT, monotonic_now};
 use crate::dma::DmaBuffer;
 use crate::file::File;
 use crate::interrupt::Interrupt;
 use crate::reactor::operation::{Operation, Step};
+use crate::readable::pause_for_others;
 use pins::Pins;
 
 /// Kind bits of a number without a generation. For polls and their removals, the bits of `WAIT` below the kind
@@ -54,6 +55,9 @@ const POLL: u64 = 1 << 30;
 const REMOVAL: u64 = 2 << 30;
 const CANCEL: u64 = 3 << 30;
 const WAIT: u64 = (1 << 30) - 1;
+/// Time within which the locked memory of a closed ring can be used again. The kernel frees it after the close, and the
+/// limit holds for all processes of the user.
+const RETURN: Duration = Duration::from_secs(2);
 
 /// Kind of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -475,9 +479,35 @@ impl Ring {
             ));
         }
         tracing::debug!("the ring is replaced for another thread");
-        let (ring, disabled) = make(self.kind, self.entries)?;
-        self.ring = ring;
-        self.disabled = disabled;
+        let refused = match make(self.kind, self.entries) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENOMEM as i32) => {
+                let until = monotonic_now() + RETURN;
+                self.free_ring(until)?;
+                let made = until_memory_returns(until, || make(self.kind, self.entries));
+                made.map(|made| (self.ring, self.disabled) = made).err()
+            }
+            made => {
+                (self.ring, self.disabled) = made?;
+                None
+            }
+        };
+        self.emptied();
+        self.pins.register_again(&self.ring);
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Closes the ring, so that its locked memory can be used for another one. A ring of one entry takes its place,
+    /// because that needs the least memory.
+    fn free_ring(&mut self, deadline: Instant) -> io::Result<()> {
+        self.ring = until_memory_returns(deadline, || IoUring::new(1))?;
+        self.disabled = false;
+        self.emptied();
+        Ok(())
+    }
+
+    /// Queues all operations again, in the order in which they were given, because the ring was replaced by an empty
+    /// one.
+    fn emptied(&mut self) {
         self.completion_event = None;
         self.in_ring = 0;
         self.pushed = 0;
@@ -490,8 +520,6 @@ impl Ring {
             flight.in_ring = false;
         }
         self.waiting.extend(again);
-        self.pins.register_again(&self.ring);
-        Ok(())
     }
 
     /// Pins `buffers` in the kernel in place of those pinned before. Returns false if the system does not allow it.
@@ -536,6 +564,24 @@ impl Ring {
         }
         self.waiting.clear();
         Ok(())
+    }
+}
+
+/// Repeats a call that fails with ENOMEM, until `deadline`.
+fn until_memory_returns<T>(
+    deadline: Instant,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error)
+                if error.raw_os_error() == Some(Errno::ENOMEM as i32)
+                    && monotonic_now() < deadline =>
+            {
+                pause_for_others();
+            }
+            done => return done,
+        }
     }
 }
 
@@ -597,6 +643,44 @@ mod tests {
         assert_eq!(completion.user_data(), 77);
         assert!(completion.result() > 0, "{}", completion.result());
         assert_eq!(interrupt.take(), 1);
+    }
+
+    /// The kernel frees the locked memory of a closed ring after the close.
+    #[test]
+    fn a_call_without_memory_is_repeated_until_there_is_some_or_the_time_is_up() {
+        let later = monotonic_now() + MAX_WAIT;
+        let mut refusals = [Errno::ENOMEM; 3].into_iter();
+        let made = until_memory_returns(later, || {
+            refusals.next().map_or(Ok(7), |errno| Err(errno.into()))
+        });
+        assert_eq!(made.unwrap(), 7);
+        let mut calls = 0;
+        for (deadline, errno) in [(monotonic_now(), Errno::ENOMEM), (later, Errno::EPERM)] {
+            let refused: io::Result<()> = until_memory_returns(deadline, || {
+                calls += 1;
+                Err(errno.into())
+            });
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(errno as i32));
+        }
+        assert_eq!(calls, 2);
+    }
+
+    /// A ring that is closed before another one is made works like one that was replaced while it existed.
+    #[test]
+    fn a_ring_that_is_closed_before_it_is_made_anew_loses_no_poll_of_later_waits() {
+        for kind in [Kind::OneThread, Kind::AnyThread] {
+            let interrupt = Interrupt::new().unwrap();
+            let mut ring = Ring::new(kind, 4).unwrap();
+            ring.poll(interrupt.as_fd().as_raw_fd()).unwrap();
+            ring.free_ring(monotonic_now()).unwrap();
+            assert_eq!(ring.polls_left(), 0, "{kind:?}");
+            ring.begin_wait();
+            ring.poll(interrupt.as_fd().as_raw_fd()).unwrap();
+            interrupt.signal();
+            ring.sleep(MAX_WAIT).unwrap();
+            assert!(ring.next().is_none());
+            assert_eq!((ring.polls_left(), ring.polls_fired()), (0, 1), "{kind:?}");
+        }
     }
 
     /// `sleep_beside`, which is used under valgrind, ends when the ring has a completion, or when its time is up.
