@@ -36,7 +36,7 @@
 //! taken, and no call enters the kernel. The SSD reads and writes the caller's memory, which can be that of a network
 //! card's function in the same I/O address space ([`driver::DmaSpace`]).
 //!
-//! What the SSD writes is not trusted. A completion of a command that was not given, or with numbers beyond their
+//! The driver does not trust the SSD. A completion of a command that was not given, or with numbers beyond their
 //! limits, ends the controller ([`Cause`]). [`Controller::check`] and [`Controller::check_time`] find registers that
 //! read as ones, a fatal status and silence; a program calls them now and then. All commands then end once: by
 //! [`Controller::stop`], after which the SSD reaches no memory.

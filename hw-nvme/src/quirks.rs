@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// What a device needs.
+/// Exceptions for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Quirks {
     /// Time between a change of CC.EN and the first read of CSTS (`NVME_QUIRK_DELAY_BEFORE_CHK_RDY`).

@@ -162,7 +162,7 @@ impl Worker {
             return self.drop_capsule(arrived.at);
         };
         queue.was_heard = true;
-        // What a guest has borrowed before the hold does not count, and it borrows nothing during the hold.
+        // A guest borrows nothing during a hold. Slots that it has borrowed before are not counted here.
         let is_overdrawn = queue.share.is_guest() && count > GREETING;
         if !is_overdrawn && !queue.is_overrun(count) {
             pause.add(arrived);
