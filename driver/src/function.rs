@@ -81,12 +81,12 @@ impl Function {
             name: device.name().to_owned(),
             source,
         })?;
-        parked_models::remove(&device);
         let function = Self::new(
             Backend::InProcess(Arc::clone(&device)),
             space,
             notices.clone(),
         )?;
+        parked_models::remove(&device);
         device.set_notices(notices);
         Ok(function)
     }

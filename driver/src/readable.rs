@@ -32,8 +32,8 @@ pub(crate) fn poll_ready(
 }
 
 /// Sleeps after a call was refused because all processes of the user together have reached a limit. The caller repeats
-/// the call, within its time limit. ETOOMANYREFS: they have more descriptors in messages that were not received than
-/// this process may have open (unix(7)). ENOMEM: they have locked as much memory as this process may.
+/// the call, within its time limit. ETOOMANYREFS: more descriptors than RLIMIT_NOFILE are in messages that were not
+/// received (unix(7)). ENOMEM: RLIMIT_MEMLOCK is used up.
 pub(crate) fn pause_for_others() {
     // An error ends the sleep early.
     let _slept = poll(&mut [], monotonic_now() + Duration::from_millis(1));

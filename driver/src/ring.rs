@@ -20,7 +20,8 @@
 //!
 //! A ring for one thread (`SINGLE_ISSUER` with `DEFER_TASKRUN`, Linux 6.1) belongs to the thread that enters it first.
 //! When another thread enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call
-//! fails. If there is not enough lockable memory for two rings, the old one is closed first.
+//! fails. If there is not enough lockable memory for two such rings, the new one is small, until a wait finds memory for
+//! a larger one.
 
 // UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
 #![expect(unsafe_code, reason = "io_uring submission")]
@@ -55,8 +56,10 @@ const POLL: u64 = 1 << 30;
 const REMOVAL: u64 = 2 << 30;
 const CANCEL: u64 = 3 << 30;
 const WAIT: u64 = (1 << 30) - 1;
-/// Time within which the locked memory of a closed ring can be used again. The kernel frees it after the close, and the
-/// limit holds for all processes of the user.
+/// Number of entries of a small ring. Its submission queue takes one page of locked memory, as that of one entry does.
+const SMALL: u32 = 32;
+/// Maximum time for which a thread waits for the memory of a small ring. The kernel frees that of a closed ring after
+/// the close, and the limit holds for all processes of the user.
 const RETURN: Duration = Duration::from_secs(2);
 
 /// Kind of a ring.
@@ -102,7 +105,10 @@ struct Polls {
 pub(crate) struct Ring {
     ring: IoUring,
     kind: Kind,
+    /// Number of entries that the ring should have.
     entries: u32,
+    /// Number of entries that it has.
+    room: u32,
     /// True if the ring still has to be enabled by the first thread that enters it.
     disabled: bool,
     /// Operations from queueing to their last completion.
@@ -158,6 +164,7 @@ impl Ring {
             ring,
             kind,
             entries,
+            room: entries,
             disabled,
             flights: SlotMap::new(),
             waiting: VecDeque::new(),
@@ -211,7 +218,7 @@ impl Ring {
     #[inline]
     pub(crate) fn fill(&mut self, mut ended: impl FnMut(Operation)) -> io::Result<()> {
         // CAST: 32 bits fit on every target with an io_uring.
-        while self.in_ring < self.entries as usize
+        while self.in_ring < self.room as usize
             && let Some(&key) = self.waiting.front()
         {
             let Some(flight) = self.flights.get_mut(key) else {
@@ -297,6 +304,9 @@ impl Ring {
 
     /// Begins a new wait, and resets the counts of its polls.
     pub(crate) fn begin_wait(&mut self) {
+        if self.room < self.entries && self.in_ring == 0 {
+            self.grow();
+        }
         self.polls = Polls {
             wait: (self.polls.wait + 1) & WAIT,
             ..Polls::default()
@@ -343,8 +353,8 @@ impl Ring {
         self.enter_now(queued)
     }
 
-    /// Submits queued entries, and runs the kernel's deferred work, without sleeping. Makes no call if there is
-    /// neither.
+    /// Submits queued entries, and runs the kernel's deferred work, without sleeping, except where the ring is replaced
+    /// ([`RETURN`]). Makes no call if there is neither.
     pub(crate) fn enter_if_needed(&mut self) -> io::Result<()> {
         let submission = self.ring.submission();
         let queued = submission.len();
@@ -478,31 +488,48 @@ impl Ring {
                 "operations of another thread are in the kernel: a reactor may move to another thread only while nothing is outstanding",
             ));
         }
-        tracing::debug!("the ring is replaced for another thread");
-        let refused = match make(self.kind, self.entries) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENOMEM as i32) => {
-                let until = monotonic_now() + RETURN;
-                self.free_ring(until)?;
-                let made = until_memory_returns(until, || make(self.kind, self.entries));
-                made.map(|made| (self.ring, self.disabled) = made).err()
-            }
-            made => {
-                (self.ring, self.disabled) = made?;
-                None
-            }
-        };
-        self.emptied();
-        self.pins.register_again(&self.ring);
-        refused.map_or(Ok(()), Err)
+        self.replace_by(make)
     }
 
-    /// Closes the ring, so that its locked memory can be used for another one. A ring of one entry takes its place,
-    /// because that needs the least memory.
-    fn free_ring(&mut self, deadline: Instant) -> io::Result<()> {
-        self.ring = until_memory_returns(deadline, || IoUring::new(1))?;
-        self.disabled = false;
+    /// Replaces the ring, which has no operation in the kernel, by one that `make` makes, or by a small one if there is
+    /// no memory for it. Sleeps only if there is no memory for a small one either.
+    fn replace_by(
+        &mut self,
+        mut make: impl FnMut(Kind, u32) -> io::Result<(IoUring, bool)>,
+    ) -> io::Result<()> {
+        let mut room = self.entries;
+        let (ring, disabled) = match make(self.kind, room) {
+            Err(error) if is_out_of_memory(&error) => {
+                room = room.min(SMALL);
+                tracing::warn!(
+                    entries = self.entries,
+                    room,
+                    "an io_uring is small for now: no more memory can be locked"
+                );
+                let until = monotonic_now() + RETURN;
+                until_memory_returns(until, || make(self.kind, room))?
+            }
+            made => made?,
+        };
+        tracing::debug!(room, "the ring was replaced");
+        (self.ring, self.disabled, self.room) = (ring, disabled, room);
         self.emptied();
+        self.pins.register_again(&self.ring);
         Ok(())
+    }
+
+    /// Replaces a small ring by one with all entries, if there is memory for it now.
+    #[cold]
+    fn grow(&mut self) {
+        match make(self.kind, self.entries) {
+            Ok(made) => {
+                let mut made = Some(made);
+                // It is not made again, so it cannot be refused.
+                let _replaced =
+                    self.replace_by(|_, _| made.take().ok_or_else(|| Errno::EBUSY.into()));
+            }
+            Err(error) => tracing::debug!(%error, "the io_uring stays small"),
+        }
     }
 
     /// Queues all operations again, in the order in which they were given, because the ring was replaced by an empty
@@ -567,6 +594,10 @@ impl Ring {
     }
 }
 
+fn is_out_of_memory(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENOMEM as i32)
+}
+
 /// Repeats a call that fails with ENOMEM, until `deadline`.
 fn until_memory_returns<T>(
     deadline: Instant,
@@ -574,10 +605,7 @@ fn until_memory_returns<T>(
 ) -> io::Result<T> {
     loop {
         match call() {
-            Err(error)
-                if error.raw_os_error() == Some(Errno::ENOMEM as i32)
-                    && monotonic_now() < deadline =>
-            {
+            Err(error) if is_out_of_memory(&error) && monotonic_now() < deadline => {
                 pause_for_others();
             }
             done => return done,
@@ -665,21 +693,34 @@ mod tests {
         assert_eq!(calls, 2);
     }
 
-    /// A ring that is closed before another one is made works like one that was replaced while it existed.
+    /// A user may lock 8 MiB by default, in all processes together.
     #[test]
-    fn a_ring_that_is_closed_before_it_is_made_anew_loses_no_poll_of_later_waits() {
+    fn a_ring_without_memory_for_another_one_is_small_until_a_wait_finds_memory() {
         for kind in [Kind::OneThread, Kind::AnyThread] {
             let interrupt = Interrupt::new().unwrap();
-            let mut ring = Ring::new(kind, 4).unwrap();
+            let mut ring = Ring::new(kind, 4 * SMALL).unwrap();
             ring.poll(interrupt.as_fd().as_raw_fd()).unwrap();
-            ring.free_ring(monotonic_now()).unwrap();
-            assert_eq!(ring.polls_left(), 0, "{kind:?}");
-            ring.begin_wait();
-            ring.poll(interrupt.as_fd().as_raw_fd()).unwrap();
+            let mut asked = Vec::new();
+            let replaced = ring.replace_by(|kind, entries| {
+                asked.push(entries);
+                match asked.len() {
+                    1 | 2 => Err(Errno::ENOMEM.into()),
+                    _ => make(kind, entries),
+                }
+            });
+            replaced.unwrap();
+            assert_eq!(asked, [4 * SMALL, SMALL, SMALL], "{kind:?}");
+            assert_eq!((ring.room, ring.polls_left()), (SMALL, 0), "{kind:?}");
             interrupt.signal();
-            ring.sleep(MAX_WAIT).unwrap();
-            assert!(ring.next().is_none());
-            assert_eq!((ring.polls_left(), ring.polls_fired()), (0, 1), "{kind:?}");
+            for room in [SMALL, 4 * SMALL] {
+                assert_eq!(ring.room, room, "{kind:?}");
+                assert_eq!(ring.ring.params().sq_entries(), room, "{kind:?}");
+                ring.poll(interrupt.as_fd().as_raw_fd()).unwrap();
+                ring.sleep(MAX_WAIT).unwrap();
+                assert!(ring.next().is_none());
+                assert_eq!((ring.polls_left(), ring.polls_fired()), (0, 1), "{kind:?}");
+                ring.begin_wait();
+            }
         }
     }
 
