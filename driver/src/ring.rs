@@ -20,8 +20,8 @@
 //!
 //! A ring for one thread (`SINGLE_ISSUER` with `DEFER_TASKRUN`, Linux 6.1) belongs to the thread that enters it first.
 //! When another thread enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call
-//! fails. If there is not enough lockable memory for two such rings, the new one is small, until a wait finds memory for
-//! a larger one.
+//! fails. If there is not enough lockable memory for two such rings, the new one is small, until a wait finds memory
+//! for a larger one.
 
 // UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
 #![expect(unsafe_code, reason = "io_uring submission")]

@@ -35,8 +35,8 @@ const ADMIN_ENTRIES: u32 = 32;
 const POLL: Duration = Duration::from_millis(1);
 /// Longest transfer of a command that this driver makes: its list of pages fits into a page.
 const MAX_TRANSFER: u64 = 1 << 20;
-/// Upper bound of the time until a controller is ready, whatever it says. CAP.TO cannot say more.
-const LONGEST_READY: Duration = Duration::from_secs(128);
+/// Upper bound of the time until a controller is ready. CAP.TO says at most 128 s, and CRTO up to nine hours.
+const LONGEST_READY: Duration = Duration::from_secs(600);
 /// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVMe.
 const CLASS: u32 = 0x01_08_02;
 /// Maximum number of namespaces that are listed.
@@ -112,7 +112,7 @@ pub struct NotStopped {
 }
 
 /// A controller that is ready. If it is dropped, it is stopped. If that fails, the memory of its queues is never freed;
-/// it may still access the memory of commands, which nobody learns.
+/// the controller may still access the data of commands, and no error says so.
 pub struct Controller {
     function: Function,
     clock: Arc<dyn Clock>,
@@ -189,7 +189,7 @@ impl Controller {
         reset.set_admin_queues(&rings);
         // Some controllers change CAP after the first write of CC (Linux `nvme_enable_ctrl`).
         let cap = reset.cap()?;
-        let enabled = reset.enable(cap, quirks);
+        let enabled = reset.enable(cap, quirks, config.has_interrupts);
         enabled.map_err(|cause| reset.ended(cause))?;
         let doorbells = doorbells(&bar, cap, 0)?;
         let admin = QueuePair::new(
@@ -422,14 +422,15 @@ impl Controller {
     }
 
     /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller. A
-    /// completion that can be taken is an answer.
+    /// completion that can be taken may be the answer, until twice the limit has passed.
     ///
     /// # Panics
     /// If the queue is that of another controller.
     pub fn check_time(&self, queue: &QueuePair, now: Instant, limit: Duration) -> Option<Cause> {
         assert!(queue.is_of(&self.health), "a queue of another controller");
         let (opcode, age) = queue.oldest(now)?;
-        (age > limit).then(|| {
+        let may_be_answered = age <= 2 * limit && queue.has_completion();
+        (age > limit && !may_be_answered).then(|| {
             self.check().unwrap_or_else(|| {
                 let queue = queue.number();
                 self.health.end(Cause::Silent {
@@ -442,8 +443,9 @@ impl Controller {
     }
 
     /// Stops the controller, whatever its state. Afterwards it reaches no memory. Returns the function, and the cookies
-    /// of the commands that had no answer, by queue. Pairs that were not given return theirs by
-    /// [`QueuePair::unanswered`].
+    /// of the commands whose answers were not taken, by queue. Pairs that were not given return theirs by
+    /// [`QueuePair::unanswered`]. No other thread may be inside a method of such a pair: it could ring a doorbell of
+    /// the controller after the function was opened again.
     ///
     /// # Errors
     /// The function cannot be stopped. The controller may still access the memory of the commands, so the caller keeps
@@ -477,7 +479,7 @@ impl Controller {
             health: &self.health,
         };
         let was_ready = self.health.cause().is_none();
-        // No pair rings a doorbell from here on.
+        // A pair whose method is called from here on rings no doorbell.
         self.health.end(Cause::Stopped);
         // A controller that answers finishes what it writes. The reset of the function ends the others.
         if was_ready && reset.disable(self.cap, self.quirks).is_err() {
@@ -733,7 +735,11 @@ impl Reset<'_> {
         properties.write(|r| &r.cc, Le32::new(disabled));
     }
 
-    fn enable(&self, cap: Cap, quirks: Quirks) -> Result<(), Cause> {
+    fn enable(&self, cap: Cap, quirks: Quirks, has_interrupts: bool) -> Result<(), Cause> {
+        if !has_interrupts {
+            // Without MSI-X, completions of the admin queue would assert the pin.
+            self.properties.write(|r| &r.intms, Le32::new(u32::MAX));
+        }
         let enabled = cc::SUBMISSION_ENTRY | cc::COMPLETION_ENTRY | cc::ENABLE;
         self.properties.write(|r| &r.cc, Le32::new(enabled));
         self.pause(quirks.ready_delay);

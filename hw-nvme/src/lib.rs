@@ -52,7 +52,7 @@ mod health;
 mod prp;
 mod queue;
 mod quirks;
-pub mod registers;
+mod registers;
 mod slots;
 
 pub use controller::{Config, Controller, Identity, Namespace, NotStopped, may_repeat};

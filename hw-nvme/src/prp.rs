@@ -13,7 +13,8 @@ pub const PAGE: u64 = 4096;
 /// Maximum number of pages of a list. One more entry is behind the last one.
 pub const MOST_PAGES: usize = 511;
 /// An address that no memory has. It is behind the last page of the data, so that a controller that reads more data
-/// than there is, because the command names more blocks, does not find pages of an earlier command.
+/// than there is, because the command names more blocks, does not find pages of an earlier command. Data of two pages
+/// has no list: if its command names more blocks, the controller takes the second page for one.
 const NOWHERE: u64 = 0xffff_ffff_ffff_f000;
 /// Upper bound of the I/O addresses of data.
 const LAST: u64 = 1 << 63;

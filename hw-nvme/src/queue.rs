@@ -21,7 +21,7 @@ use nvme_types::{Sqe, Status};
 use crate::error::{Cause, NvmeError};
 use crate::health::Health;
 use crate::prp::{self, MOST_PAGES, Piece, PrpError};
-use crate::slots::Slots;
+use crate::slots::{self, Slots};
 
 /// Bytes of a submission queue entry.
 const SQE_BYTES: usize = 64;
@@ -88,10 +88,11 @@ impl Rings {
         let list_bytes = ((pages + 1) * 8).next_multiple_of(LIST_ALIGN);
         // CAST: widening.
         let count = entries as usize;
+        let lists = count.min(usize::from(slots::MOST));
         Ok(Self {
             submission: arena.alloc(count * SQE_BYTES, page)?,
             completion: arena.alloc(count * CQE_BYTES, page)?,
-            lists: arena.alloc(count * list_bytes, page)?,
+            lists: arena.alloc(lists * list_bytes, page)?,
             entries,
             pages,
             list_bytes,
@@ -279,7 +280,8 @@ impl QueuePair {
         {
             return Err(cause);
         }
-        if count > 0 {
+        // After the stop, the doorbell may be that of the next controller.
+        if count > 0 && self.health.cause().is_none() {
             dma_hand_back();
             let head = self.completion.slot(self.head);
             self.head_doorbell.write(Le32::new(head));
@@ -341,12 +343,14 @@ impl QueuePair {
         (ahead <= self.rung.wrapping_sub(self.fetched)).then_some(fetched)
     }
 
-    /// Returns opcode and age of the oldest outstanding command. `None` if there is none, or a completion can be taken.
+    /// Returns whether a completion can be taken.
+    pub(crate) fn has_completion(&self) -> bool {
+        self.broken.is_none() && self.next_completion().is_some()
+    }
+
+    /// Returns opcode and age of the oldest outstanding command. `None` if there is none.
     #[must_use]
     pub fn oldest(&self, now: Instant) -> Option<(u8, core::time::Duration)> {
-        if self.broken.is_none() && self.next_completion().is_some() {
-            return None;
-        }
         let oldest = self.slots.oldest();
         oldest.map(|(opcode, since)| (opcode, now.since(since)))
     }

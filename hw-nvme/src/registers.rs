@@ -23,9 +23,9 @@ pub struct Properties {
     pub cap_high: Ro<Le32>,
     /// VS: version. Major in 31:16, minor in 15:8.
     pub vs: Ro<Le32>,
-    /// INTMS: not used with MSI-X.
+    /// INTMS: sets bits of the mask of the pin or of MSI. Not accessed with MSI-X.
     pub intms: Rw<Le32>,
-    /// INTMC: not used with MSI-X.
+    /// INTMC: clears bits of that mask.
     pub intmc: Rw<Le32>,
     /// CC: controller configuration ([`cc`]).
     pub cc: Rw<Le32>,
@@ -71,8 +71,6 @@ pub mod cc {
     pub const SUBMISSION_ENTRY: u32 = 6 << 16;
     /// IOCQES: an I/O completion queue entry has 2^4 bytes.
     pub const COMPLETION_ENTRY: u32 = 4 << 20;
-    /// SHN: normal shutdown.
-    pub const SHUTDOWN: u32 = 1 << 14;
     /// Mask of SHN.
     pub const SHUTDOWN_MASK: u32 = 3 << 14;
 }
@@ -83,10 +81,6 @@ pub mod csts {
     pub const READY: u32 = 1;
     /// CFS: an error that no completion can report.
     pub const FATAL: u32 = 1 << 1;
-    /// Mask of SHST.
-    pub const SHUTDOWN_MASK: u32 = 3 << 2;
-    /// SHST: shutdown processing is complete.
-    pub const SHUTDOWN_DONE: u32 = 2 << 2;
 }
 
 /// Value of every register of a function that is gone.

@@ -5,9 +5,10 @@
 //!                       \--drain (the controller was stopped)--> Free
 //! ```
 //!
-//! A command identifier is the index of a slot and a generation, which changes with each use. Slots are used in turn.
-//! So a completion that comes twice, or late, names no outstanding command until 15 times as many commands as there
-//! are slots have followed. A completion of a command that the controller has not fetched ends nothing either.
+//! A command identifier is the index of a slot and a generation, which changes with each use. So a completion that
+//! comes twice, or late, names no outstanding command until its slot was used 15 times more. Free slots are used in
+//! turn: the fewer are free, the sooner that is. A completion of a command that the controller has not fetched ends
+//! nothing either.
 
 use std::collections::VecDeque;
 

@@ -34,7 +34,7 @@ pub mod cns {
     pub const SUBSYSTEM_CONTROLLERS: u8 = 0x13;
 }
 
-/// Identify Controller: the fields that this target sets.
+/// Identify Controller: the fields that the target sets or the driver reads.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Controller {

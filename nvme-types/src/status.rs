@@ -17,7 +17,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
 
-            /// Returns the specification's text for a status that this target uses.
+            /// Returns the specification's text for a status of this list.
             #[must_use]
             pub const fn text(self) -> Option<&'static str> {
                 match self.0 & !DNR {

@@ -228,7 +228,7 @@ fn a_queue_goes_around_and_is_full_before_it_overruns() {
     assert_eq!(ended(&mut queue).expect("possible").status, Status::SUCCESS);
 }
 
-/// A completion that cannot be ends the controller. No command ends by it, and each ends once by the stop.
+/// An impossible completion ends the controller. No command ends by it, and each ends once by the stop.
 #[test]
 fn a_lying_controller_is_not_believed() {
     for lie in [
@@ -315,6 +315,47 @@ fn commands_of_a_silent_controller_end_by_its_stop() {
     assert_eq!(controller.check(), None);
 }
 
+/// One lost command is found although another completion can always be taken.
+#[test]
+fn a_completion_that_is_not_taken_hides_no_lost_command() {
+    let ssd = Ssd::new();
+    let mut controller = open(&ssd);
+    let mut queue = controller.create_queue().expect("a queue");
+    let began = ssd.clock.now();
+    let flush = command(opcode::FLUSH, NSID);
+    queue.submit(flush, &[], 1, began).expect("room");
+    queue.ring();
+    let limit = Duration::from_secs(30);
+    let moment = Duration::from_nanos(1);
+    for age in [limit + moment, 2 * limit] {
+        assert_eq!(controller.check_time(&queue, began + age, limit), None);
+    }
+    let late = began + 2 * limit + moment;
+    let silent = Cause::Silent {
+        queue: 1,
+        opcode: opcode::FLUSH,
+        limit,
+    };
+    assert_eq!(controller.check_time(&queue, late, limit), Some(silent));
+}
+
+/// The model checks that the pin is masked.
+#[test]
+fn a_controller_without_interrupts_is_polled() {
+    let ssd = Ssd::new();
+    let config = Config {
+        has_interrupts: false,
+        ..config()
+    };
+    let mut controller = Controller::open(function(&ssd), config).expect("it opens");
+    let mut queue = controller.create_queue().expect("a queue");
+    assert!(queue.interrupt().is_none());
+    let flush = command(opcode::FLUSH, NSID);
+    queue.submit(flush, &[], 1, NOW).expect("room");
+    let answer = ended(&mut queue).expect("possible");
+    assert_eq!((answer.cookie, answer.status), (1, Status::SUCCESS));
+}
+
 #[test]
 fn a_controller_that_is_not_ready_in_its_time_is_refused_and_reaches_nothing() {
     for (lie, wanted) in [
@@ -385,6 +426,8 @@ fn a_queue_that_outlives_its_controller_does_nothing() {
     let sqe = block_command(opcode::READ, NSID, 0, 1, false);
     let data = [whole(&memory)];
     queue.submit(sqe, &data, 3, NOW).expect("room");
+    queue.ring();
+    queue.submit(sqe, &data, 5, NOW).expect("room");
     assert_eq!(queue.unanswered(), None);
     let (function, none) = controller.stop(Vec::new()).expect("it stops");
     assert!(none.is_empty());
@@ -392,10 +435,13 @@ fn a_queue_that_outlives_its_controller_does_nothing() {
     let _other = controller.create_queue().expect("a queue");
     let doorbells = ssd.doorbells();
     queue.ring();
+    // Its completion is there. The model panics if the head of the other controller's queue moves.
+    let answered = ended(&mut queue).expect("possible");
+    assert_eq!((answered.cookie, answered.status), (3, Status::SUCCESS));
     let refused = queue.submit(sqe, &data, 4, NOW);
     assert_eq!(refused, Err(SubmitError::Ended(Cause::Stopped)));
     assert_eq!(ssd.doorbells(), doorbells);
-    assert_eq!(queue.unanswered(), Some(vec![3]));
+    assert_eq!(queue.unanswered(), Some(vec![5]));
     assert_eq!(queue.unanswered(), Some(vec![]));
 }
 

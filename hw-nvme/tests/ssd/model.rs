@@ -186,6 +186,9 @@ impl Ssd {
             (true, false) if state.lie == Some(Lie::NeverReady) => {}
             (true, false) if state.lie == Some(Lie::FatalAtEnable) => self.set_status(2),
             (true, false) => {
+                // Without MSI-X, the pin must be masked (Base specification 2.0, INTMS).
+                let is_masked = self.register(0xc) == u32::MAX;
+                assert_eq!(is_masked, state.interrupts.is_empty(), "the pin");
                 let sizes = self.register(0x24);
                 let address = |at: usize| u64::from_le_bytes(self.bar.read_obj(at));
                 let admin = Queue {
@@ -502,16 +505,24 @@ impl Device for Ssd {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        let mapping = (memory, offset, bytes);
-        self.state().mappings.insert(iova, mapping);
+        let mut state = self.state();
+        let end = iova + u64::try_from(bytes).expect("64 bits");
+        if let Some((at, (_, _, length))) = state.mappings.range(..end).next_back() {
+            let before = at + u64::try_from(*length).expect("64 bits");
+            assert!(
+                before <= iova,
+                "{iova:#x} is mapped already, from {at:#x} on"
+            );
+        }
+        state.mappings.insert(iova, (memory, offset, bytes));
         Ok(())
     }
 
-    fn dma_unmap(&self, iova: u64, _bytes: usize) -> Result<(), String> {
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         let removed = self.state().mappings.remove(&iova);
-        removed
-            .map(drop)
-            .ok_or_else(|| "it is not mapped".to_owned())
+        let (_, _, length) = removed.ok_or_else(|| "it is not mapped".to_owned())?;
+        assert_eq!(length, bytes, "a part of a mapping at {iova:#x}");
+        Ok(())
     }
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {

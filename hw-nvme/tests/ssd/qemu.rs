@@ -170,10 +170,11 @@ impl Disk {
     }
 }
 
-fn opened(function: Function) -> Controller {
+fn opened(function: Function, has_interrupts: bool) -> Controller {
     let config = Config {
         queues: u16::try_from(QUEUES).expect("small"),
         entries: 32,
+        has_interrupts,
         ..Config::default()
     };
     Controller::open(function, config).expect("it opens")
@@ -211,7 +212,7 @@ fn random_ios_on_the_controller_of_the_machine_are_what_was_written() {
         return;
     };
     let ios = std::env::var(IOS).map_or(20_000, |text| text.parse().expect("a number"));
-    let mut controller = opened(Function::vfio(&name).expect("a function"));
+    let mut controller = opened(Function::vfio(&name).expect("a function"), true);
     println!("{:?}", controller.identity());
     assert_eq!(controller.namespaces().expect("a list"), [NSID]);
     let mut disk = Disk::new(&mut controller);
@@ -252,7 +253,13 @@ fn random_ios_on_the_controller_of_the_machine_are_what_was_written() {
     for io in disk.under_way.iter_mut().filter_map(Option::take) {
         unknown.extend((io.first..io.first + io.blocks).filter(|_| io.is_write));
     }
-    let mut controller = opened(function);
+    // From here on the controller reaches this memory no more, which is checked at the end.
+    let (abandoned, mark) = (disk.memory, vec![0xa5; SLOT]);
+    for at in (0..abandoned.len()).step_by(SLOT) {
+        let bytes = SLOT.min(abandoned.len() - at);
+        abandoned.write_bytes(at, &mark[..bytes]);
+    }
+    let mut controller = opened(function, true);
     let mut again = Disk::new(&mut controller);
     again.contents = disk.contents;
     // Interrupts work after the reset, too.
@@ -270,5 +277,24 @@ fn random_ios_on_the_controller_of_the_machine_are_what_was_written() {
     }
     again.run(&controller, ios / 2);
     assert_eq!(controller.check(), None::<Cause>);
+    let mut left = vec![0; SLOT];
+    for at in (0..abandoned.len()).step_by(SLOT) {
+        let bytes = SLOT.min(abandoned.len() - at);
+        abandoned.read_bytes(at, &mut left[..bytes]);
+        assert_eq!(
+            left[..bytes],
+            mark[..bytes],
+            "written after the stop, at {at}"
+        );
+    }
+
+    // A third opening, which only polls.
+    let (function, _unanswered) = controller.stop(again.queues).expect("it stops");
+    let mut controller = opened(function, false);
+    let mut queue = controller.create_queue().expect("a queue");
+    assert!(queue.interrupt().is_none());
+    let flush = command(opcode::FLUSH, NSID);
+    queue.submit(flush, &[], 1, now()).expect("room");
+    assert_eq!(answer(&controller, &mut queue), Status::SUCCESS);
     println!("{} I/Os compared on {name}", disk.done + again.done);
 }
