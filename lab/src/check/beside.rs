@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 use anyhow::{Context, Result, ensure};
 
-/// The command. If this is dropped, it is killed.
+/// The command. If this is dropped, its end is waited for.
 pub struct Beside {
     name: &'static str,
     child: Child,
@@ -50,8 +50,7 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // If it has ended, there is nothing to kill.
-        let _ended = self.child.kill();
+        // Its own children would outlive it if it were killed, and keep cargo's lock.
         let _status = self.child.wait();
     }
 }

@@ -63,6 +63,14 @@ pub struct Mistakes {
     pub mistakes: Vec<Mistake>,
 }
 
+impl Mistakes {
+    /// Returns whether the text has mistakes. Otherwise the file could not be read, or is too long.
+    #[must_use]
+    pub fn are_in_text(&self) -> bool {
+        self.mistakes.iter().any(|mistake| mistake.line > 0)
+    }
+}
+
 impl std::error::Error for Mistakes {}
 
 impl fmt::Display for Mistakes {

@@ -162,8 +162,11 @@ impl Worker {
             return self.drop_capsule(arrived.at);
         };
         queue.was_heard = true;
-        // A guest borrows nothing during a hold. Slots that it has borrowed before are not counted here.
-        let is_overdrawn = queue.share.is_guest() && count > GREETING;
+        // A guest borrows nothing during a hold, and the capsules that wait in its queue do not end.
+        // CAST: a queue keeps at most its entries.
+        #[expect(clippy::cast_possible_truncation, reason = "at most its entries")]
+        let kept = queue.kept().count() as u32;
+        let is_overdrawn = queue.share.is_guest() && count + kept > GREETING;
         if !is_overdrawn && !queue.is_overrun(count) {
             pause.add(arrived);
             return Ok(());

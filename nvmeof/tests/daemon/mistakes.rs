@@ -365,5 +365,8 @@ fn a_file_with_mistakes_has_an_exit_status_of_its_own() -> Result<()> {
     };
     assert_eq!(status(&[path.as_os_str()])?, Some(78));
     assert_eq!(status(&["--check".as_ref(), path.as_os_str()])?, Some(1));
+    // A file that is not there may come, so systemd starts the daemon again.
+    std::fs::remove_file(&path)?;
+    assert_eq!(status(&[path.as_os_str()])?, Some(1));
     Ok(())
 }

@@ -293,6 +293,52 @@ fn a_host_that_sends_more_than_its_entries_during_a_hold_is_over() -> Result<()>
     turns.end()
 }
 
+/// A connection without Connect is a guest, and has four commands at most.
+#[test]
+fn a_guest_that_sends_five_capsules_during_a_hold_is_disconnected() -> Result<()> {
+    let mut turns = Turns::new(1, Source::Memory(1 << 20))?;
+    let mut guest = turns.host.queue(0, 32)?;
+    turns.pass(ENOUGH)?;
+    turns.target().hold();
+    turns.until_quiet()?;
+    for sent in 1..=5 {
+        assert_eq!(turns.room().overdrawn, 0, "{sent}");
+        let flush = command(io::FLUSH);
+        turns.host.send_without_receive(&mut guest, flush)?;
+        turns.pass(ENOUGH)?;
+    }
+    turns.host.expect_end(&guest)?;
+    assert_eq!(turns.room().overdrawn, 1);
+    let controllers = turns.target().with(|model| model.controllers().count());
+    assert_eq!(controllers, 1, "the host has its controller");
+    turns.target().release();
+    turns.end()
+}
+
+/// The capsules of a connection that ends during a hold are dropped at once: their receives belong to all.
+#[test]
+fn a_host_that_disconnects_during_a_hold_leaves_no_capsule() -> Result<()> {
+    let mut turns = Turns::new(1, Source::Memory(1 << 20))?;
+    let mut queue = turns.queue(1)?;
+    turns.target().hold();
+    turns.until_quiet()?;
+    for _ in 0..10 {
+        let flush = command(io::FLUSH);
+        turns.host.send_without_receive(&mut queue, flush)?;
+    }
+    turns.pass(ENOUGH)?;
+    turns.host.disconnect(&queue)?;
+    turns.pass(ENOUGH)?;
+    let worker = turns.workers.borrow_mut().pop().context("a worker")?;
+    let (ia, snapshot) = worker.park().map_err(|refused| refused.1)?;
+    let shown = format!("{snapshot:?}");
+    assert!(shown.contains(" arrived: []"), "{shown}");
+    let worker = Worker::resume(turns.target(), ia, &snapshot).map_err(|refused| refused.1)?;
+    turns.workers.borrow_mut().push(worker);
+    turns.target().release();
+    turns.end()
+}
+
 #[test]
 fn an_event_of_a_hold_is_reported_after_it() -> Result<()> {
     let mut turns = Turns::new(1, Source::Memory(1 << 20))?;

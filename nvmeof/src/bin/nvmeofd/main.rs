@@ -104,7 +104,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "nvmeofd: {error}");
-            if error.is::<Mistakes>() && !arguments.check {
+            let mistakes = error.downcast_ref::<Mistakes>();
+            if mistakes.is_some_and(Mistakes::are_in_text) && !arguments.check {
                 return MISTAKEN.into();
             }
             ExitCode::FAILURE
