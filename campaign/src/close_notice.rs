@@ -14,6 +14,11 @@ const SOON: Duration = Duration::from_millis(20);
 /// Number of checks after the deadline until a missing event is a failure. There is one check per loop iteration.
 const TURNS: u32 = 2;
 
+/// Returns [`SOON`] in ns.
+fn moment() -> u64 {
+    u64::try_from(SOON.as_nanos()).expect("a moment")
+}
+
 impl World {
     /// Returns the endpoints that are connected to a side which is about to close: each must get an event. Returns none
     /// if the side's adapter or the wire has a fault.
@@ -42,7 +47,7 @@ impl World {
 
     /// Records that the side has closed, and sets the deadline for the events.
     pub fn gone(&mut self, peers_to_notify: Vec<CloseNotice>) {
-        let by = self.now() + u64::try_from(SOON.as_nanos()).expect("a moment");
+        let by = self.now() + moment();
         let timed = peers_to_notify
             .into_iter()
             .map(|one| CloseNotice { by, ..one });
@@ -71,6 +76,12 @@ impl World {
         left.retain_mut(|notice| {
             let (side, opening, at) = notice.to;
             let one = &self.sides[side];
+            // A side that is parked gets the event when it goes on.
+            if one.parked && one.openings == opening {
+                notice.by = now + moment();
+                notice.turns = TURNS;
+                return true;
+            }
             let open = one.open.as_ref().filter(|_| one.openings == opening);
             let waits = open.is_some_and(|open| {
                 let end = &open.ends[at];

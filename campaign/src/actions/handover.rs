@@ -2,8 +2,8 @@
 //!
 //! All instances of the adapter are parked together. For some steps, only the device has the adapter: frames arrive,
 //! timers pass, and faults happen. Then the next process goes on with it, which is the same program without any of its
-//! values but the snapshot, the descriptors and its own records. Both processes may be killed at any access to the
-//! device. A handover is no reason for a connection to end.
+//! values but the snapshot, the descriptors and its own records. Both processes may be killed ([`crate::process`]). A
+//! handover is no reason for a connection to end.
 
 use driver::Device;
 use rand::Rng;
@@ -54,6 +54,7 @@ impl World {
             Kill::Never | Kill::Both | Kill::New(_) => None,
         };
         let process = self.sides[side].process();
+        let resets = self.sim.report(&self.sides[side].function).resets;
         let parked = self.timed(side, calls::PARK, |_| {
             process.run(kill_after, || handover::park_all(ias, &words))
         });
@@ -73,7 +74,6 @@ impl World {
         self.cover.count("park", "done");
         self.trace_line(side, format_args!("parked"));
         let left = self.now();
-        let resets = self.sim.report(&self.sides[side].function).resets;
         let was_reset = self.be_absent(side);
         if self.now() - left > LONG_ABSENCE {
             self.spoil("an absence", |link| link.up != [true, true]);
@@ -223,7 +223,7 @@ impl World {
         let refused = match answer {
             Ok(resumed) => {
                 assert!(is_sealed, "side {side}: a damaged snapshot is resumed");
-                self.cover.count("resume", "damaged and sealed");
+                self.cover.count("resume", "damaged and sealed: done");
                 // Nobody knows what such an adapter does.
                 self.timed(side, calls::DROP, |_| drop(resumed));
                 return Err("a process with a wrong snapshot");
@@ -231,7 +231,19 @@ impl World {
             Err(refused) => refused,
         };
         self.trace_line(side, format_args!("damaged: {}", refused.error));
-        self.cover.count("resume", "damaged");
+        // Otherwise the seal would be at another place, and no layer would read the bit.
+        let by_checksum = refused.error.to_string().contains("its CRC-32 is");
+        assert!(
+            !(is_sealed && by_checksum),
+            "side {side}: {}",
+            refused.error
+        );
+        let kind = if is_sealed {
+            "damaged and sealed: refused"
+        } else {
+            "damaged"
+        };
+        self.cover.count("resume", kind);
         match refused.descriptors {
             Some(descriptors) => Ok(Parked {
                 snapshot,

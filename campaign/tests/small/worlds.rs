@@ -70,7 +70,15 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
     // Adapters are handed over, and each of their processes is killed.
     for (what, wanted) in [
         ("park", &["done"][..]),
-        ("resume", &["done", "damaged", "after a reset"]),
+        (
+            "resume",
+            &[
+                "done",
+                "damaged",
+                "damaged and sealed: refused",
+                "after a reset",
+            ],
+        ),
         (
             "killed",
             &["the old process", "both processes", "the new process"],
