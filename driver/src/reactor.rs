@@ -108,7 +108,7 @@ impl Reactor {
             Ok(ring) => Ok(ring),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
                 // EPERM: forbidden by a sysctl or a filter. ENOSYS: not in the kernel. EACCES: forbidden by SELinux.
-                // ENOMEM: limited by RLIMIT_MEMLOCK (before Linux 5.12).
+                // ENOMEM: limited by RLIMIT_MEMLOCK, for all processes of the user together.
                 Some(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EACCES | Errno::ENOMEM)) => {
                     FIRST_REFUSAL.call_once(|| {
                         tracing::warn!(

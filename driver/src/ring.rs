@@ -20,8 +20,8 @@
 //!
 //! A ring for one thread (`SINGLE_ISSUER` with `DEFER_TASKRUN`, Linux 6.1) belongs to the thread that enters it first.
 //! When another thread enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call
-//! fails. If there is not enough lockable memory for two such rings, the new one is small, until a wait finds memory
-//! for a larger one.
+//! fails. If there is not enough lockable memory for a new ring, it is small, until a wait finds memory for a larger
+//! one.
 
 // UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
 #![expect(unsafe_code, reason = "io_uring submission")]
@@ -31,6 +31,7 @@ mod pins;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -61,6 +62,9 @@ const SMALL: u32 = 32;
 /// Maximum time for which a thread waits for the memory of a small ring. The kernel frees that of a closed ring after
 /// the close, and the limit holds for all processes of the user.
 const RETURN: Duration = Duration::from_secs(2);
+
+/// True after a wait of [`RETURN`] for a first ring was in vain. Later first rings are refused at once.
+static NO_MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// Kind of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,14 +161,56 @@ pub(crate) fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
     Ok((builder.build(entries)?, false))
 }
 
+/// Makes a ring by `make`, or a small one if there is no memory for all `entries`. Sleeps, until `deadline`, only if
+/// there is no memory for a small one either. Returns the ring, whether it still has to be enabled, and its entries.
+fn make_or_small(
+    kind: Kind,
+    entries: u32,
+    deadline: Instant,
+    mut make: impl FnMut(Kind, u32) -> io::Result<(IoUring, bool)>,
+) -> io::Result<(IoUring, bool, u32)> {
+    let (ring, disabled) = match make(kind, entries) {
+        Err(error) if is_out_of_memory(&error) => {
+            let room = entries.min(SMALL);
+            let (ring, disabled) = until_memory_returns(deadline, || make(kind, room))?;
+            tracing::warn!(
+                entries,
+                room,
+                "an io_uring is small for now: no more memory can be locked"
+            );
+            return Ok((ring, disabled, room));
+        }
+        made => made?,
+    };
+    Ok((ring, disabled, entries))
+}
+
 impl Ring {
     pub(crate) fn new(kind: Kind, entries: u32) -> io::Result<Self> {
-        let (ring, disabled) = make(kind, entries)?;
+        let wait = if NO_MEMORY.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            RETURN
+        };
+        let ring = Self::new_by(kind, entries, monotonic_now() + wait, make);
+        if ring.as_ref().is_err_and(is_out_of_memory) {
+            NO_MEMORY.store(true, Ordering::Relaxed);
+        }
+        ring
+    }
+
+    fn new_by(
+        kind: Kind,
+        entries: u32,
+        deadline: Instant,
+        make: impl FnMut(Kind, u32) -> io::Result<(IoUring, bool)>,
+    ) -> io::Result<Self> {
+        let (ring, disabled, room) = make_or_small(kind, entries, deadline, make)?;
         Ok(Self {
             ring,
             kind,
             entries,
-            room: entries,
+            room,
             disabled,
             flights: SlotMap::new(),
             waiting: VecDeque::new(),
@@ -491,26 +537,13 @@ impl Ring {
         self.replace_by(make)
     }
 
-    /// Replaces the ring, which has no operation in the kernel, by one that `make` makes, or by a small one if there is
-    /// no memory for it. Sleeps only if there is no memory for a small one either.
+    /// Replaces the ring, which has no operation in the kernel, as [`make_or_small`] makes one.
     fn replace_by(
         &mut self,
-        mut make: impl FnMut(Kind, u32) -> io::Result<(IoUring, bool)>,
+        make: impl FnMut(Kind, u32) -> io::Result<(IoUring, bool)>,
     ) -> io::Result<()> {
-        let mut room = self.entries;
-        let (ring, disabled) = match make(self.kind, room) {
-            Err(error) if is_out_of_memory(&error) => {
-                room = room.min(SMALL);
-                tracing::warn!(
-                    entries = self.entries,
-                    room,
-                    "an io_uring is small for now: no more memory can be locked"
-                );
-                let until = monotonic_now() + RETURN;
-                until_memory_returns(until, || make(self.kind, room))?
-            }
-            made => made?,
-        };
+        let deadline = monotonic_now() + RETURN;
+        let (ring, disabled, room) = make_or_small(self.kind, self.entries, deadline, make)?;
         tracing::debug!(room, "the ring was replaced");
         (self.ring, self.disabled, self.room) = (ring, disabled, room);
         self.emptied();
@@ -693,6 +726,35 @@ mod tests {
         assert_eq!(calls, 2);
     }
 
+    /// Begins waits until one has found memory for all entries. Other processes of the user may have locked it.
+    fn wait_until_grown(ring: &mut Ring) {
+        let deadline = monotonic_now() + MAX_WAIT;
+        ring.begin_wait();
+        while ring.room < ring.entries && monotonic_now() < deadline {
+            pause_for_others();
+            ring.begin_wait();
+        }
+    }
+
+    #[test]
+    fn a_first_ring_without_memory_is_small_and_works() {
+        let mut asked = Vec::new();
+        let later = monotonic_now() + MAX_WAIT;
+        let ring = Ring::new_by(Kind::OneThread, 4 * SMALL, later, |kind, entries| {
+            asked.push(entries);
+            match asked.len() {
+                1 | 2 => Err(Errno::ENOMEM.into()),
+                _ => make(kind, entries),
+            }
+        });
+        let mut ring = ring.unwrap();
+        // More if other processes of the user have locked all memory.
+        assert_eq!(asked[..3], [4 * SMALL, SMALL, SMALL]);
+        assert_eq!((ring.entries, ring.room), (4 * SMALL, SMALL));
+        wait_until_grown(&mut ring);
+        assert_eq!(ring.ring.params().sq_entries(), 4 * SMALL);
+    }
+
     /// A user may lock 8 MiB by default, in all processes together.
     #[test]
     fn a_ring_without_memory_for_another_one_is_small_until_a_wait_finds_memory() {
@@ -709,7 +771,7 @@ mod tests {
                 }
             });
             replaced.unwrap();
-            assert_eq!(asked, [4 * SMALL, SMALL, SMALL], "{kind:?}");
+            assert_eq!(asked[..3], [4 * SMALL, SMALL, SMALL], "{kind:?}");
             assert_eq!((ring.room, ring.polls_left()), (SMALL, 0), "{kind:?}");
             interrupt.signal();
             for room in [SMALL, 4 * SMALL] {
@@ -719,7 +781,7 @@ mod tests {
                 ring.sleep(MAX_WAIT).unwrap();
                 assert!(ring.next().is_none());
                 assert_eq!((ring.polls_left(), ring.polls_fired()), (0, 1), "{kind:?}");
-                ring.begin_wait();
+                wait_until_grown(&mut ring);
             }
         }
     }

@@ -209,7 +209,8 @@ impl NotParked {
 
     /// Returns the instances, which go on, in the order in which they were given. If the last step of the parking was
     /// refused, earlier wakers, descriptors and [`Adapter`](crate::Adapter) values are of no use any more, and
-    /// recorders and measurements begin anew. None if the instances could not go on; their device is stopped then.
+    /// recorders and measurements begin anew. None if the instances could not go on: then
+    /// their descriptors are closed, and the kernel resets the function.
     #[must_use]
     pub fn into_ias(self) -> Vec<Ia> {
         self.into_parts().0
@@ -569,8 +570,8 @@ pub fn resume_adapters(parked: Parked) -> Result<ResumedAdapters, NotResumed> {
 }
 
 /// Goes on with adapters that this process has parked itself, and that no other process has got. Unlike
-/// [`resume_adapters`], each goes on for itself. An adapter that cannot has no instances in the result; the log has the
-/// reason, and its device is stopped.
+/// [`resume_adapters`], each goes on for itself. An adapter that cannot has no instances in the result: its descriptors
+/// are closed, the kernel resets the function, and the log has the reason.
 ///
 /// # Errors
 /// [`NotResumed`]: these are not the bytes and descriptors of [`park_adapters`].

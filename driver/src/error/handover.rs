@@ -9,9 +9,9 @@ use crate::dma_window;
 /// A function cannot be parked. Nothing was changed.
 #[derive(Debug, Error)]
 pub enum ParkError {
-    /// A device model in this process implements the function, and is not made for it ([`Device::can_be_parked`]).
+    /// A device model in this process implements the function, and its [`can_be_parked`] returns false.
     ///
-    /// [`Device::can_be_parked`]: crate::Device::can_be_parked
+    /// [`can_be_parked`]: crate::Device::can_be_parked
     #[error("{name}: is implemented in this process, and ends with it")]
     InProcess {
         /// The function.

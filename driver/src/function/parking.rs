@@ -83,7 +83,7 @@ impl Function {
     /// find more reasons.
     ///
     /// # Errors
-    /// [`ParkError::InProcess`]: a model in this process implements it, which is not made for that.
+    /// [`ParkError::InProcess`]: a model in this process implements it, whose `can_be_parked` returns false.
     /// [`ParkError::Lost`]: the connection to its server has failed.
     pub fn can_park(&self) -> Result<(), ParkError> {
         let name = &self.inner.name;
@@ -103,12 +103,12 @@ impl Function {
     ///
     /// # Errors
     /// Returns the function unchanged, and the reason. [`ParkError::InProcess`]: a model in this process implements
-    /// it, which is not made for that. [`ParkError::Clones`], [`ParkError::Bars`]: clones of it, or references to its
-    /// BARs, exist. [`ParkError::Lost`]: it does not answer, or was removed. [`ParkError::Shared`]: other functions
-    /// are in its I/O address space. [`ParkError::Stopped`], [`ParkError::Kept`]: a function has refused to unmap
-    /// memory. [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the device.
-    /// [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped that
-    /// another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
+    /// it, whose `can_be_parked` returns false. [`ParkError::Clones`], [`ParkError::Bars`]: clones of it, or references
+    /// to its BARs, exist. [`ParkError::Lost`]: it does not answer, or was removed. [`ParkError::Shared`]: other
+    /// functions are in its I/O address space. [`ParkError::Stopped`], [`ParkError::Kept`]: a function has refused to
+    /// unmap memory. [`ParkError::KeptMemory`]: memory of the function is [kept](crate::WeakArena::keep) for the
+    /// device. [`ParkError::LentMemory`], [`ParkError::NoDescriptor`], [`ParkError::OutsideWindow`]: memory is mapped
+    /// that another process cannot map. [`ParkError::Mappings`]: the kernel has another number of mappings.
     /// [`ParkError::MappingChanged`]: another thread has changed a mapping during the call. [`ParkError::Query`]:
     /// configuration space, the IOMMU's capabilities or the number of mappings cannot be read.
     /// [`ParkError::Descriptor`]: a descriptor cannot be made, duplicated or examined.
@@ -318,7 +318,7 @@ enum Parkable<'a> {
 }
 
 impl<'a> Parkable<'a> {
-    /// Returns `None` for a model in this process that is not made for it: it ends with the process.
+    /// Returns `None` for a model in this process whose `can_be_parked` returns false: it ends with the process.
     fn of(backend: &'a Backend) -> Option<Self> {
         match backend {
             Backend::InProcess(model) => model.can_be_parked().then_some(Self::InProcess(model)),
@@ -341,7 +341,7 @@ impl<'a> Parkable<'a> {
         })
     }
 
-    /// Describes the backend for another process. This process has made `known` mappings.
+    /// Describes the backend for the process that resumes it. This process has made `known` mappings.
     fn snapshot(
         self,
         known: usize,

@@ -154,9 +154,15 @@ impl Channel {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(step, PollFlags::POLLOUT, wait)?,
-                Err(Errno::TOOMANYREFS) => {
+                Err(errno @ Errno::TOOMANYREFS) => {
                     pause_for_others();
-                    self.wait(step, PollFlags::POLLOUT, wait)?;
+                    // The socket has room: this call only checks whether the time is up.
+                    match self.wait(step, PollFlags::POLLOUT, wait) {
+                        Err(HandoverError::Silent { .. }) => {
+                            return Err(HandoverError::system("sendmsg")(errno.into()));
+                        }
+                        checked => checked?,
+                    }
                 }
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(HandoverError::HungUp { step }),
                 Err(errno) => return Err(HandoverError::system("sendmsg")(errno.into())),

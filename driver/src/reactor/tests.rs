@@ -7,6 +7,7 @@ use super::*;
 use crate::dma::DmaArena;
 use crate::double::Double;
 use crate::file::File;
+use crate::pci::Machine;
 
 mod disks;
 mod operations;

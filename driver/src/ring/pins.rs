@@ -5,7 +5,9 @@
 //! memory, and a table may have no more files than the process may have open, by default 1,024.
 //!
 //! A ring itself needs locked memory, too (Linux 6.13 and later), and without one there are no disks. So all rings of a
-//! process together pin at most half of what the process may lock.
+//! process together pin at most half of what the process may lock. The limit holds for all processes of the user
+//! together, and the kernel does not tell how much they have locked. So buffers are also given back if a ring of
+//! [`RESERVE`] entries cannot be made beside them.
 //!
 //! Lookups are fast. Pinned memory is sorted by address. A file's index in the table follows from its number. Of
 //! several files with the same index, only the last is registered.
@@ -28,6 +30,9 @@ use crate::reactor::operation::Pinned;
 
 /// Maximum number of bytes that the kernel pins in one piece.
 const LONGEST: usize = 1 << 30;
+
+/// Number of entries for which locked memory remains after buffers were registered: about 400 KiB.
+const RESERVE: u32 = 4096;
 
 /// Number of bytes that the rings of this process have pinned, if their number is limited.
 static PINNED: AtomicU64 = AtomicU64::new(0);
@@ -115,7 +120,8 @@ impl Pins {
         self.buffers.clear();
         self.share = Share::default();
         let bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum(); // CAST: widening.
-        let Some(share) = Share::take(bytes, Machine::default().lockable_bytes()) else {
+        let lockable = Machine::default().lockable_bytes();
+        let Some(share) = Share::take(bytes, lockable) else {
             tracing::debug!(
                 bytes,
                 "buffers are not registered, so that the process can still lock memory"
@@ -123,7 +129,15 @@ impl Pins {
             return Ok(false);
         };
         (self.share, self.buffers) = (share, buffers.to_vec());
-        let done = self.register_buffers(ring);
+        let mut done = self.register_buffers(ring);
+        if lockable.is_some()
+            && !self.pieces.is_empty()
+            && let Err(error) = IoUring::new(RESERVE)
+        {
+            ring.submitter().unregister_buffers()?;
+            self.pieces.clear();
+            done = Err(error);
+        }
         if done.is_err() {
             self.buffers.clear();
             self.share = Share::default();

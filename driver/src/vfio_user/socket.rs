@@ -198,7 +198,10 @@ impl Socket {
             match sendmsg(&self.stream, &slices, &mut control, SendFlags::NOSIGNAL) {
                 Ok(bytes) => sent += bytes,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::TOOMANYREFS) => pause_for_others(),
+                Err(errno @ rustix::io::Errno::TOOMANYREFS) => {
+                    self.check(begun).map_err(|_late| io::Error::from(errno))?;
+                    pause_for_others();
+                }
                 Err(errno) => return Err(self.timed(errno)),
             }
             if sent < total {

@@ -154,7 +154,7 @@ pub(super) fn take_back_all(
 }
 
 /// Goes on with adapters that this process has parked, and has not handed over. An adapter that cannot go on has no
-/// instances in the result, and its device is stopped.
+/// instances in the result: its descriptors are closed, and the kernel resets the function.
 pub(super) fn take_back(adapters: &[Snapshot], parts: Vec<Vec<NamedFd>>) -> Vec<Vec<Ia>> {
     let both = adapters.iter().zip(parts);
     both.map(|(snapshot, descriptors)| {

@@ -37,7 +37,8 @@ const VERSION: u32 = 2;
 /// Version of a snapshot of several adapters, whose contents begin with a list.
 const SEVERAL: u32 = 3;
 /// The layers, and the versions of their snapshots. A version changes if the form of a type in the layer's snapshots
-/// does, including types of other crates in them.
+/// does, including types of other crates in them. It does not change if a variant is added at the end of an
+/// enumeration: an older library refuses that variant when it reads it.
 const LAYERS: [(&str, u32); 5] = [
     ("driver", 1),
     ("hw-mlx", 1),

@@ -65,7 +65,7 @@ fn each_damaged_byte_of_a_snapshot_is_noticed() {
         let error = form_error(damaged);
         let is_named = match at {
             0..8 => matches!(error, FormatError::Magic { .. }),
-            // The other form.
+            // The changed bit makes it form 3, which is also read, so the checksum refuses it.
             8 => matches!(error, FormatError::Checksum { .. }),
             9..12 => matches!(error, FormatError::Version { .. }),
             12..24 => matches!(error, FormatError::Length { .. }),

@@ -57,7 +57,7 @@ fn forbid(errno: Errno) {
 
 /// A reactor without a ring waits for descriptors and time, whatever the error. EPERM: `kernel.io_uring_disabled` (the
 /// default of RHEL 9.3 and later), a filter; ENOSYS: no io_uring in the kernel (RHEL 9.0 to 9.2); EACCES: SELinux;
-/// ENOMEM: RLIMIT_MEMLOCK (before Linux 5.12).
+/// ENOMEM: RLIMIT_MEMLOCK.
 #[test]
 fn a_reactor_without_a_ring_waits_for_descriptors_and_time() {
     for errno in [Errno::EPERM, Errno::ENOSYS, Errno::EACCES, Errno::ENOMEM] {

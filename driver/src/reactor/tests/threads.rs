@@ -122,7 +122,10 @@ fn another_thread_registers_with_a_reactor_of_the_first() {
             reactor.read_file_at(&file, 0, &buffer, 0, 4096).unwrap();
             again
         });
-        assert!(elsewhere.join().unwrap() || !pinned);
+        let again = elsewhere.join().unwrap();
+        // A limit holds for all processes of the user: others may have used it up meanwhile.
+        let is_limited = Machine::default().lockable_bytes().is_some();
+        assert!(again || !pinned || is_limited);
     });
 }
 
