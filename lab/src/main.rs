@@ -148,6 +148,8 @@ enum NvmeTask {
     Test,
     /// Run our target as a systemd service in a guest: start, reload, restart, stop, and the unit's sandbox.
     Service,
+    /// Run a stock kernel's NVMe driver on the simulated SSD of `nvmeofd ssd`.
+    Ssd,
     /// Run blktests' group nvme against our target, and print which cases pass. Fetches the suite with git.
     Blktests,
     /// Run our target and the kernel's side by side in a guest, and print the figures of both.
@@ -202,6 +204,10 @@ fn run() -> Result<()> {
             task: Some(NvmeTask::Service),
             options,
         } => vm::service(&options),
+        Task::Nvme {
+            task: Some(NvmeTask::Ssd),
+            options,
+        } => vm::ssd(&options),
         Task::Nvme {
             task: Some(NvmeTask::Blktests),
             options,

@@ -32,6 +32,7 @@ mod perftest;
 mod report;
 mod serial;
 mod service;
+mod ssd;
 mod stock;
 mod suite;
 mod vfio;
@@ -144,6 +145,11 @@ pub fn service(options: &Options) -> Result<()> {
     )
 }
 
+/// Runs a stock kernel's NVMe driver on the simulated SSD.
+pub fn ssd(options: &Options) -> Result<()> {
+    guest::test(&machine::prepare(options.kernel)?, &ssd::suite(), options)
+}
+
 /// Runs blktests against the NVMe over RDMA target.
 pub fn blktests(options: &Options) -> Result<()> {
     guest::test(
@@ -210,8 +216,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
     }
 }
 
-/// Runs the suite on `vfio-pci`, and the short form of the NVMe target's suite, as one of the checks. If QEMU or a
-/// kernel is not available, reports that and runs nothing.
+/// Runs the suite on `vfio-pci`, and the short forms of the suites of the NVMe target and of the SSD, as one of the
+/// checks. If QEMU or a kernel is not available, reports that and runs nothing.
 pub fn check() -> Result<()> {
     let options = Options {
         kernel: Kernel::default(),
@@ -222,8 +228,12 @@ pub fn check() -> Result<()> {
     match machine::prepare(options.kernel) {
         Ok(machine) => {
             guest::test(&machine, &vfio::suite(), &options)?;
-            let only = nvme::SHORT.map(str::to_owned).to_vec();
-            guest::test(&machine, &nvme::suite(), &Options { only, ..options })
+            let short = |steps: &[&str]| Options {
+                only: steps.iter().map(|&step| step.to_owned()).collect(),
+                ..options
+            };
+            guest::test(&machine, &ssd::suite(), &short(&ssd::SHORT))?;
+            guest::test(&machine, &nvme::suite(), &short(&nvme::SHORT))
         }
         Err(error) => {
             left_out::say("the virtual machine", &format!("{error:#}"));

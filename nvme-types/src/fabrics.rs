@@ -21,7 +21,7 @@ pub mod kind {
     pub const DISCONNECT: u8 = 0x08;
 }
 
-/// Offsets of properties.
+/// Offsets of properties. Only a controller on PCIe has the admin queues' ones.
 pub mod property {
     /// Controller Capabilities, 8 bytes.
     pub const CAP: u32 = 0x00;
@@ -33,6 +33,12 @@ pub mod property {
     pub const CSTS: u32 = 0x1c;
     /// NVM Subsystem Reset.
     pub const NSSR: u32 = 0x20;
+    /// Admin Queue Attributes.
+    pub const AQA: u32 = 0x24;
+    /// Address of the admin submission queue, 8 bytes.
+    pub const ASQ: u32 = 0x28;
+    /// Address of the admin completion queue, 8 bytes.
+    pub const ACQ: u32 = 0x30;
     /// Controller Ready Timeouts.
     pub const CRTO: u32 = 0x68;
 }

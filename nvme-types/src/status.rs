@@ -58,6 +58,8 @@ statuses! {
     SGL_LENGTH = 0x00f, "Data SGL Length Invalid";
     /// The type of an SGL descriptor is not supported.
     SGL_TYPE = 0x011, "SGL Descriptor Type Invalid";
+    /// A page entry that is not the first is inside a page, or the first is no multiple of 4.
+    PRP_OFFSET = 0x013, "PRP Offset Invalid";
     /// The in-capsule data is not within the capsule, or has an offset that is not supported.
     SGL_OFFSET = 0x016, "SGL Offset Invalid";
     /// The command requires the other length of the host identifier.
@@ -88,6 +90,8 @@ statuses! {
     VECTOR = 0x108, "Invalid Interrupt Vector";
     /// There is no such log page.
     LOG_PAGE = 0x109, "Invalid Log Page";
+    /// A completion queue is deleted while a submission queue uses it.
+    QUEUE_DELETION = 0x10c, "Invalid Queue Deletion";
     /// The feature cannot be saved.
     NOT_SAVEABLE = 0x10d, "Feature Identifier Not Saveable";
     /// The feature cannot be changed.
@@ -212,6 +216,7 @@ mod tests {
             (Status::SGL_COUNT, 0xe, "SGL_INVALID_COUNT"),
             (Status::SGL_LENGTH, 0xf, "SGL_INVALID_DATA"),
             (Status::SGL_TYPE, 0x11, "SGL_INVALID_TYPE"),
+            (Status::PRP_OFFSET, 0x13, "PRP_INVALID_OFFSET"),
             (Status::SGL_OFFSET, 0x16, "SGL_INVALID_OFFSET"),
             (Status::HOST_ID, 0x18, "HOSTID_FORMAT"),
             (Status::KEEP_ALIVE, 0x1a, "KAT_INVALID"),
@@ -227,6 +232,7 @@ mod tests {
             (Status::VECTOR, 0x108, "INVALID_VECTOR"),
             (Status::EVENT_LIMIT, 0x105, "ASYNC_LIMIT"),
             (Status::LOG_PAGE, 0x109, "INVALID_LOG_PAGE"),
+            (Status::QUEUE_DELETION, 0x10c, "INVALID_QUEUE"),
             (Status::NOT_SAVEABLE, 0x10d, "FEATURE_NOT_SAVEABLE"),
             (Status::NOT_CHANGEABLE, 0x10e, "FEATURE_NOT_CHANGEABLE"),
             (Status::NOT_OF_NAMESPACE, 0x10f, "FEATURE_NOT_PER_NS"),

@@ -15,6 +15,8 @@
 //!   nvme     data structures and constants of the specifications
 //! ```
 //!
+//! [`pci`] is a simulated NVMe SSD: the same model and the same commands behind the registers of a PCI function.
+//!
 //! The target uses only the public interface of [`udapl`], and contains no unsafe code. docs/nvmeof.md lists which
 //! parts of the specifications are supported and which are refused.
 #![forbid(unsafe_code)]
@@ -27,6 +29,7 @@ mod io;
 mod lines;
 pub mod model;
 pub use nvme_types as nvme;
+pub mod pci;
 pub mod serve;
 #[cfg(test)]
 mod tables;

@@ -111,8 +111,8 @@ enum Body {
 
 /// Maximum number of descriptors in a message. The server takes 16.
 const MOST_IN_MESSAGE: usize = 20;
-/// Maximum number of descriptors in the messages of a session. If all processes of a user together have more in messages
-/// that were not received than a process may have open, nobody can send one (unix(7), ETOOMANYREFS).
+/// Maximum number of descriptors in the messages of a session. If all processes of a user together have more in
+/// messages that were not received than a process may have open, nobody can send one (unix(7), ETOOMANYREFS).
 const MOST_IN_FLIGHT: usize = 200;
 
 /// A descriptor sent with a message.

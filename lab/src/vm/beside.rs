@@ -2,6 +2,7 @@
 //! guest's script may request.
 
 use std::fs::File;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -23,6 +24,9 @@ pub const ADAPTER: &str = "adapter.sock";
 
 /// Time between two queries of the process's resources while `await_release` waits for their release.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time within which a process listens on its socket.
+const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 
 /// The host process beside the guest, if the suite has one.
 pub struct Beside<'a> {
@@ -82,6 +86,24 @@ impl<'a> Beside<'a> {
             .stdout(log.try_clone()?)
             .stderr(log);
         self.running = Some(Running::start("the process beside the guest", command)?);
+        Ok(())
+    }
+
+    /// Waits until the process listens on a socket, whose path is in the folder of the run.
+    pub fn await_socket(&mut self, socket: &str) -> Result<()> {
+        let path = self.machine.path("run").join(socket);
+        let until = Instant::now() + LISTENS_WITHIN;
+        while UnixStream::connect(&path).is_err() {
+            if let Some(running) = &mut self.running {
+                running.check()?;
+            }
+            ensure!(
+                Instant::now() < until,
+                "nobody listens on {}",
+                path.display()
+            );
+            thread::park_timeout(POLL_INTERVAL);
+        }
         Ok(())
     }
 

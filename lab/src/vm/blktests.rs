@@ -15,7 +15,7 @@ use super::functions::Slots;
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::suite::Suite;
+use super::suite::{Ssd, Suite};
 use super::{beside, build, nvme, stock};
 use crate::shell;
 
@@ -141,7 +141,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Wired,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "3G",
         patience: Duration::from_secs(3600),
         serve: &["--profile", "roce", "--link", "unix:wire%.sock"],

@@ -17,7 +17,7 @@ use super::functions::Slots;
 use super::guest::KEPT;
 use super::image::{Image, Program};
 use super::log::lines_of;
-use super::suite::{Shown, Suite};
+use super::suite::{Shown, Ssd, Suite};
 use super::{build, interop};
 use crate::shell;
 
@@ -47,7 +47,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Card,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "2G",
         patience: Duration::from_secs(900),
         serve: &[

@@ -13,7 +13,7 @@ use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
 use super::stock;
-use super::suite::{PATIENCE, Suite};
+use super::suite::{PATIENCE, Ssd, Suite};
 use crate::shell;
 
 /// Kernel modules and packages of a guest that has both targets.
@@ -49,7 +49,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "2G",
         patience: PATIENCE,
         serve: &["--profile", "roce"],

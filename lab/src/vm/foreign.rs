@@ -16,7 +16,7 @@ use super::c::{self, Source};
 use super::functions::Slots;
 use super::image::Image;
 use super::report::Step;
-use super::suite::{PATIENCE, Suite};
+use super::suite::{PATIENCE, Ssd, Suite};
 use super::{perftest, stock};
 
 /// One of the suites, each with a guest of its own.
@@ -71,7 +71,7 @@ fn programs() -> Suite {
             variables: &["PYVERBS"],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "3G",
         patience: Duration::from_secs(2400),
         serve: &["--profile", "roce", "--report", "report-foreign.txt"],
@@ -113,7 +113,7 @@ fn kernel() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "2G",
         // The limits of its steps add up to 2,290 s.
         patience: PATIENCE * 3,
@@ -151,7 +151,7 @@ fn dpdk() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "3G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", "report-dpdk.txt"],

@@ -26,6 +26,8 @@ pub const LOG: &str = "functions.log";
 /// Simulated functions in the PCI slots of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
+    /// No function.
+    None,
     /// One function, whose link leads to a network device of the guest.
     Networked,
     /// Two functions, each with a server of its own. The link of each leads to a process on the host.
@@ -41,6 +43,7 @@ impl Slots {
     /// Returns the functions' sockets, in the order of their slots.
     pub const fn sockets(self) -> &'static [&'static str] {
         match self {
+            Self::None => &[],
             Self::Networked => &["0.sock"],
             Self::Linked | Self::Wired => &["0.sock", "1.sock"],
             Self::Card => &["card.pf", "card.vf0", "card.vf1"],
@@ -55,6 +58,7 @@ impl Slots {
             (arguments.collect(), some.len())
         };
         match self {
+            Self::None => Vec::new(),
             Self::Networked | Self::Linked => vec![of(sockets)],
             Self::Wired => sockets.chunks(1).map(of).collect(),
             Self::Card => {

@@ -22,7 +22,7 @@ use super::log::{lines_of, show_tail, tail};
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
 use super::serial::Line;
-use super::suite::Suite;
+use super::suite::{Ssd, Suite};
 use super::{Options, image};
 use crate::shell;
 
@@ -43,6 +43,9 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let mut functions = serve(machine, suite.slots, suite.serve)?;
     let mut beside = Beside::start(machine, suite.beside)?;
+    if let Ssd::Served(socket) = suite.ssd {
+        beside.await_socket(socket)?;
+    }
     let parameters = format!(
         "quiet only={} seed={} seeds={}",
         options.only.join(","),
@@ -125,7 +128,10 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let _functions = serve(machine, suite.slots, suite.serve)?;
-    let _beside = Beside::start(machine, suite.beside)?;
+    let mut beside = Beside::start(machine, suite.beside)?;
+    if let Ssd::Served(socket) = suite.ssd {
+        beside.await_socket(socket)?;
+    }
     let mut command = qemu(machine, suite, &initramfs, "vm=shell");
     command.args(["-serial", "mon:stdio"]);
     shell::run(tied(&command))
@@ -150,6 +156,11 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
     let mut command = machine.emulator();
     // The path of a Unix socket must be short. QEMU runs in the machine's folder, so `run/NAME` is enough.
     let sockets = suite.slots.sockets().iter();
+    let ssd = match suite.ssd {
+        Ssd::Served(socket) => Some(socket),
+        Ssd::None | Ssd::Qemu => None,
+    };
+    let sockets = sockets.copied().chain(ssd);
     let sockets: Vec<String> = sockets.map(|socket| format!("run/{socket}")).collect();
     let virtual_machine = Qemu {
         accelerator: Accelerator::Tcg,
@@ -160,7 +171,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
         append: &append,
     };
     virtual_machine.add_to(&mut command, &sockets);
-    if suite.ssd {
+    if suite.ssd == Ssd::Qemu {
         command.args([
             "-drive",
             &format!("file=run/{SSD_IMAGE},if=none,id=ssd,format=raw,cache=unsafe"),
@@ -192,7 +203,7 @@ fn boot(
     let mut command = qemu(machine, suite, initramfs, parameters);
     let run = machine.path("run");
     std::fs::write(run.join("console.log"), "")?;
-    if suite.ssd {
+    if suite.ssd == Ssd::Qemu {
         File::create(run.join(SSD_IMAGE))?.set_len(SSD_BYTES)?;
     }
     for port in ["file:run/console.log", "stdio"] {

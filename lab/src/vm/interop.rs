@@ -19,7 +19,7 @@ use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::{Step, count_broken};
-use super::suite::{Shown, Suite};
+use super::suite::{Shown, Ssd, Suite};
 use super::{build, capture, stock};
 
 /// Packages that every guest of these suites has.
@@ -118,7 +118,7 @@ fn mlx5() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "1G",
         patience: PATIENCE,
         serve: &[
@@ -167,7 +167,7 @@ fn software() -> Suite {
             variables: &[],
         },
         slots: Slots::Networked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "1G",
         patience: PATIENCE,
         serve: &[

@@ -12,7 +12,7 @@ use super::functions::{self, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::suite::{PATIENCE, Suite};
+use super::suite::{PATIENCE, Ssd, Suite};
 use super::{compare, stock};
 
 /// Profile of a card without adaptive retransmission, and its path in the folder of the run.
@@ -63,7 +63,7 @@ pub fn suite(early: bool) -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "2G",
         patience: PATIENCE,
         serve,

@@ -11,7 +11,7 @@ use super::functions::{STEER_SOCKET, Slots};
 use super::image::Image;
 use super::machine::Machine;
 use super::report::Step;
-use super::suite::{PATIENCE, Shown, Suite};
+use super::suite::{PATIENCE, Shown, Ssd, Suite};
 use super::{build, capture, stock};
 
 /// Path of the disk in the folder of the run.
@@ -85,7 +85,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Wired,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "2G",
         patience: PATIENCE * 2,
         serve: &[
@@ -326,7 +326,7 @@ const SHOWN: [(&str, &[&str]); 32] = [
 ];
 
 /// Checks that neither the kernel nor its NVMe driver reports an error.
-fn kernel(step: &Step) -> Result<String> {
+pub(super) fn kernel(step: &Step) -> Result<String> {
     /// Texts that occur in errors of the driver.
     const BAD: [&str; 6] = [
         "fail",

@@ -8,7 +8,7 @@ use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::suite::{PATIENCE, Suite};
+use super::suite::{PATIENCE, Ssd, Suite};
 use super::{build, c, nvme, stock, vfio};
 
 /// Actions that `guest/service-probe` tries inside the unit and that must succeed.
@@ -78,7 +78,7 @@ pub fn suite() -> Suite {
             variables: &["RESTARTS"],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "2G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--steer", STEER_SOCKET],

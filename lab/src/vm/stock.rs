@@ -17,7 +17,7 @@ use super::image::Image;
 use super::machine::Machine;
 use super::perftest;
 use super::report::Step;
-use super::suite::{PATIENCE, Suite};
+use super::suite::{PATIENCE, Ssd, Suite};
 use crate::shell;
 
 pub use roce::ethernet;
@@ -70,7 +70,7 @@ pub fn infiniband() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],

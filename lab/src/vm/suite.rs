@@ -16,12 +16,24 @@ use super::report::Step;
 /// Default time limit of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(900);
 
+/// The SSD of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ssd {
+    /// No SSD.
+    None,
+    /// An SSD of QEMU's own, at PCI address 0000:00:10.0.
+    Qemu,
+    /// The SSD of `nvmeofd ssd`, which is the process beside the guest and serves it on this socket, a path in the
+    /// folder of the run.
+    Served(&'static str),
+}
+
 /// A suite: the contents of its guest, and the function that judges its script's output.
 pub struct Suite {
     pub image: Image,
     pub slots: Slots,
-    /// True if the guest has an SSD of QEMU's own, at PCI address 0000:00:10.0.
-    pub ssd: bool,
+    /// The SSD of the guest.
+    pub ssd: Ssd,
     /// Amount of memory of the guest.
     pub memory: &'static str,
     /// Time limit for the whole suite.

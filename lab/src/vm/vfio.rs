@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::functions::{STEER_SOCKET, Slots};
 use super::image::{Image, Program};
 use super::machine::Machine;
-use super::suite::{PATIENCE, Suite};
+use super::suite::{PATIENCE, Ssd, Suite};
 use super::{build, c};
 
 /// The guest's script.
@@ -28,7 +28,7 @@ pub fn suite() -> Suite {
             variables: &["WAKEUP_WAITS", "HANDOVERS", "NVME_TEST_IOS"],
         },
         slots: Slots::Linked,
-        ssd: true,
+        ssd: Ssd::Qemu,
         memory: "1G",
         patience: PATIENCE,
         // The link delays frames, so that waiting programs have to sleep.

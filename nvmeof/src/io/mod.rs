@@ -46,7 +46,7 @@ pub(crate) use disks::{Disks, Ended};
 pub(crate) use lock::{Lock, LockOwner};
 pub(crate) use memory::{DataBuffer, Layout, Memory, PAGE};
 pub(crate) use namespaces::LocalLists;
-pub(crate) use permit::Issuer;
+pub(crate) use permit::{Issuer, check};
 pub(crate) use state::{State, Step};
 
 use crate::nvme::Status;

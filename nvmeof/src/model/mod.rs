@@ -49,6 +49,7 @@ pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
 pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use party::{Party, is_fair};
+pub(crate) use property::{CAPABILITIES, READY_WITHIN, VERSION};
 pub use refusal::{ModelParkError, ModelResumeError};
 pub use reservation::{HostId, Reservations};
 pub use reserve::bytes as reservation_bytes;

@@ -12,15 +12,13 @@ use crate::nvme::fabrics::{Configuration, Property, csts, property};
 use crate::nvme::{Sqe, Status};
 
 /// Version of the specification: 2.0.
-pub(super) const VERSION: u32 = 0x0002_0000;
-/// CAP.TO: time within which a controller becomes ready, in units of 500 ms.
-const READY_WITHIN: u64 = 15;
-
-/// Returns Controller Capabilities: the maximum number of queue entries, contiguous queues, the time-out for
-/// readiness, the NVM command set, and ready with media (CRMS.CRWMS).
-const fn capabilities() -> u64 {
-    (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | READY_WITHIN << 24 | 1 << 37 | 1 << 59
-}
+pub(crate) const VERSION: u32 = 0x0002_0000;
+/// CAP.TO and CRTO: time within which a controller becomes ready, in units of 500 ms.
+pub(crate) const READY_WITHIN: u32 = 15;
+/// Controller Capabilities: the maximum number of queue entries, contiguous queues, the time-out for readiness, the NVM
+/// command set, and ready with media (CRMS.CRWMS).
+pub(crate) const CAPABILITIES: u64 =
+    (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | (READY_WITHIN as u64) << 24 | 1 << 37 | 1 << 59;
 
 impl Model {
     pub(super) fn property_get(&self, id: u16, sqe: &Sqe) -> Answer {
@@ -29,11 +27,11 @@ impl Model {
             return Status::INVALID_FIELD.dnr().into();
         };
         let value = match (wanted.offset, wanted.is_long) {
-            (property::CAP, true) => capabilities(),
+            (property::CAP, true) => CAPABILITIES,
             (property::VS, false) => VERSION.into(),
             (property::CC, false) => controller.configuration.0.into(),
             (property::CSTS, false) => controller.status.into(),
-            (property::CRTO, false) => READY_WITHIN,
+            (property::CRTO, false) => READY_WITHIN.into(),
             _ => return Status::INVALID_FIELD.dnr().into(),
         };
         Answer::result(value)

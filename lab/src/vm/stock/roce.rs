@@ -7,7 +7,7 @@ use super::FUNCTIONS;
 use crate::vm::functions::Slots;
 use crate::vm::image::Image;
 use crate::vm::report::Step;
-use crate::vm::suite::{PATIENCE, Suite};
+use crate::vm::suite::{PATIENCE, Ssd, Suite};
 
 /// Number of times that the functions are unbound and bound.
 const ROUNDS: usize = 3;
@@ -53,7 +53,7 @@ pub fn ethernet() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],

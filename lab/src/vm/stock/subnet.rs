@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::vm::functions::Slots;
 use crate::vm::image::Image;
 use crate::vm::report::Step;
-use crate::vm::suite::Suite;
+use crate::vm::suite::{Ssd, Suite};
 
 /// Name of the report of the requests to the functions.
 const REPORT: &str = "report-subnet.txt";
@@ -46,7 +46,7 @@ pub fn subnet() -> Suite {
             variables: &[],
         },
         slots: Slots::Linked,
-        ssd: false,
+        ssd: Ssd::None,
         memory: "1G",
         patience: Duration::from_secs(900),
         serve: &[

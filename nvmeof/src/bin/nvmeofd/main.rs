@@ -16,6 +16,7 @@ mod log;
 mod manual;
 mod restart;
 mod run;
+mod ssd;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -43,6 +44,8 @@ const AFTER_CTL: &str = "Examples:
   nvmeofd ctl /run/nvmeofd/control.sock status
   nvmeofd ctl /run/nvmeofd/control.sock namespace.add subsystem=nqn.2026-11.org.example:disks file=/dev/sdc
   nvmeofd ctl /run/nvmeofd/control.sock save";
+const AFTER_SSD: &str = "Examples:
+  nvmeofd ssd /tmp/ssd.sock --disk /tmp/disk.img --block 4096";
 const AFTER_MAN: &str = "Examples:
   nvmeofd man /usr/share/man/man1";
 const AFTER_COMPLETIONS: &str = "Examples:
@@ -90,6 +93,9 @@ enum Command {
     /// Queries or changes a running daemon by its control socket.
     #[command(after_help = AFTER_CTL)]
     Ctl(ctl::Options),
+    /// Serves a simulated NVMe SSD on a socket, for QEMU's vfio-user-pci.
+    #[command(after_help = AFTER_SSD)]
+    Ssd(ssd::Options),
     /// Writes the manual pages into a folder.
     #[command(after_help = AFTER_MAN)]
     Man(manual::Options),
@@ -117,6 +123,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(command) = &arguments.command {
         match command {
             Command::Ctl(options) => ctl::run(options)?,
+            Command::Ssd(options) => return ssd::run(options),
             Command::Man(options) => manual::write::<Arguments>(options)?,
             Command::Completions(options) => manual::completions::<Arguments>(options)?,
         }

@@ -273,13 +273,13 @@ fn end(of: Controlled) {
 }
 
 /// The signals that the daemon handles.
-struct Signals {
+pub(crate) struct Signals {
     set: SigSet,
     descriptor: SignalFd,
 }
 
 impl Signals {
-    fn take() -> Result<Self, Errno> {
+    pub(crate) fn take() -> Result<Self, Errno> {
         let all = [
             Signal::SIGTERM,
             Signal::SIGINT,
@@ -294,7 +294,7 @@ impl Signals {
     }
 
     /// Waits for the next signal. Returns `None` if none arrives within `patience`.
-    fn wait(&self, patience: Duration) -> Result<Option<Signal>, Errno> {
+    pub(crate) fn wait(&self, patience: Duration) -> Result<Option<Signal>, Errno> {
         let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
         let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
         match poll(&mut fds, patience) {

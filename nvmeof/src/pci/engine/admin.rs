@@ -1,0 +1,290 @@
+//! Admin commands of the simulated SSD, and how it is enabled.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::super::dma;
+use super::super::queues::{Completion, Done, Submission};
+use super::super::registers::Seen;
+use super::{Engine, HOST_ID, PORT};
+use crate::model::{Answer, Connected, NotConnected, Outcome, Place, QUEUE_ENTRIES};
+use crate::nvme::command::{FUSE, PSDT, PSDT_SGL, admin};
+use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, kind, property};
+use crate::nvme::feature::NUMBER_OF_QUEUES;
+use crate::nvme::identify::{self, cns};
+use crate::nvme::{Sqe, Status};
+
+/// Number of the list of namespaces of an admin queue, which has none.
+const NO_LIST: u32 = u32::MAX;
+/// Number of entries of the admin queue in the model.
+const ADMIN_SIZE: u16 = 31;
+
+/// Makes the command that sets or gets a property of the model's controller.
+fn of_property(fabrics: u8, property: u32, value: u32) -> Sqe {
+    let mut sqe = Sqe::of(admin::FABRICS);
+    sqe.flags = PSDT_SGL;
+    sqe.nsid = u32::from(fabrics).into();
+    sqe.cdw11 = property.into();
+    sqe.cdw12 = value.into();
+    sqe
+}
+
+/// Returns the parts of dword 10 of a command that creates or deletes a queue: number and entries.
+fn queue_of(sqe: &Sqe) -> (u16, u32) {
+    let dword = sqe.cdw10.get();
+    // CAST: the low half.
+    ((dword & 0xffff) as u16, (dword >> 16) + 1)
+}
+
+impl Engine {
+    /// Enables the controller: makes the admin queues, and a controller of the model.
+    pub(super) fn enable(&mut self, seen: &Seen) {
+        let [entries, completions] = seen.admin.entries;
+        let connected = self.connect(0, ADMIN_SIZE, ANY_CONTROLLER);
+        let (Ok(connected), 2.., 2..) = (connected, entries, completions) else {
+            return self.fail();
+        };
+        self.admin = Some(connected.clone());
+        let [at, completion_at] = seen.admin.at;
+        self.submissions.insert(
+            0,
+            Submission {
+                at,
+                entries,
+                head: 0,
+                tail: 0,
+                completion: 0,
+                connected,
+                list: NO_LIST,
+                first: None,
+            },
+        );
+        let queue = Completion::new(completion_at, completions, Some(0));
+        self.completions.insert(0, queue);
+        self.configure(seen.cc);
+    }
+
+    /// Sets CC of the model's controller, and publishes its status. A shutdown ends the I/O queues.
+    pub(super) fn configure(&mut self, cc: u32) {
+        self.cc = cc;
+        let set = of_property(kind::PROPERTY_SET, property::CC, cc);
+        let get = of_property(kind::PROPERTY_GET, property::CSTS, 0);
+        let _done = self.ask(&set);
+        let status = match self.ask(&get) {
+            Outcome::Answered(Answer { result, .. }) => u32::try_from(result).unwrap_or(0),
+            Outcome::Waits => 0,
+        };
+        if cc >> 14 & 3 != 0 {
+            let queues: Vec<u16> = self.submissions.keys().copied().collect();
+            for number in queues.into_iter().filter(|number| *number != 0) {
+                self.end_submission(number);
+            }
+        }
+        let shared = &self.access.shared;
+        let mut registers = shared.registers();
+        registers.set_status(&shared.bar, self.access.generation, status);
+    }
+
+    /// Lets the model carry out a command of the admin queue.
+    fn ask(&self, sqe: &Sqe) -> Outcome {
+        let controller = self.admin.as_ref().map_or(0, |admin| admin.controller);
+        let mut model = self.access.shared.model();
+        model.command(controller, 0, sqe, u32::MAX, self.now())
+    }
+
+    /// Makes a queue in the model. `size` is the number of its entries, less one.
+    fn connect(&self, queue: u16, size: u16, controller: u16) -> Result<Connected, NotConnected> {
+        let place = Place {
+            port: PORT,
+            worker: 0,
+            queue,
+            entries: size + 1,
+            source: Self::source(),
+        };
+        let connect = Connect {
+            format: 0,
+            queue,
+            size,
+            attributes: 0,
+            keep_alive_ms: 0,
+        };
+        let (subsystem, host) = (self.subsystem.field(), self.host.field());
+        let data = ConnectData::new(HOST_ID, controller, subsystem, host);
+        let mut model = self.access.shared.model();
+        model.connect(place, connect, &data, self.now())
+    }
+
+    /// Carries out an admin command.
+    pub(super) fn administer(&mut self, sqe: &Sqe) {
+        let done = match sqe.opcode {
+            _ if sqe.flags & (FUSE | PSDT) != 0 => Err(Status::INVALID_FIELD.dnr()),
+            admin::CREATE_COMPLETION_QUEUE => self.create_completion(sqe),
+            admin::CREATE_SUBMISSION_QUEUE => self.create_submission(sqe),
+            admin::DELETE_COMPLETION_QUEUE => self.delete_completion(sqe),
+            admin::DELETE_SUBMISSION_QUEUE => self.delete_submission(sqe),
+            admin::FABRICS | admin::KEEP_ALIVE => Err(Status::INVALID_OPCODE.dnr()),
+            _ => return self.administer_by_model(sqe),
+        };
+        if let (Err(status), Some(admin)) = (done, &self.admin) {
+            let mut model = self.access.shared.model();
+            model.note_error(admin.controller, 0, sqe, status);
+        }
+        self.answer(sqe, done.err().unwrap_or(Status::SUCCESS), 0);
+    }
+
+    fn answer(&mut self, sqe: &Sqe, status: Status, result: u64) {
+        self.complete(Done {
+            queue: 0,
+            cid: sqe.cid.get(),
+            status,
+            result,
+        });
+    }
+
+    fn administer_by_model(&mut self, sqe: &Sqe) {
+        let is_of_queues = sqe.cdw10.get() & 0xff == u32::from(NUMBER_OF_QUEUES);
+        if let Some(admin) = &self.admin
+            && sqe.opcode == admin::SET_FEATURES
+            && is_of_queues
+        {
+            let queues = self.access.shared.queues;
+            self.access
+                .shared
+                .model()
+                .limit_queues(admin.controller, queues);
+        }
+        let mut asked = *sqe;
+        asked.flags |= PSDT_SGL;
+        let mut answer = match self.ask(&asked) {
+            Outcome::Waits => return self.events.push_back(sqe.cid.get()),
+            Outcome::Answered(answer) => answer,
+        };
+        let is_of_controller =
+            sqe.opcode == admin::IDENTIFY && sqe.cdw10.get() & 0xff == u32::from(cns::CONTROLLER);
+        if is_of_controller && let Ok(page) = identify::Controller::read_from_bytes(&answer.data) {
+            answer.data = of_pci(page).as_bytes().to_vec();
+        }
+        if answer.status.is_success()
+            && !answer.data.is_empty()
+            && let Err(status) = self.access.put(sqe.prp(), &answer.data)
+        {
+            answer.status = status;
+        }
+        self.answer(sqe, answer.status, answer.result);
+    }
+
+    fn create_completion(&mut self, sqe: &Sqe) -> Result<(), Status> {
+        let (number, entries) = queue_of(sqe);
+        self.check_new(number, self.completions.contains_key(&number))?;
+        let (flags, at) = (sqe.cdw11.get(), check_memory(sqe, entries)?);
+        // CAST: the high half.
+        let vector = (flags & 1 << 1 != 0).then_some((flags >> 16) as u16);
+        if vector.is_some_and(|vector| vector > self.access.shared.queues) {
+            return Err(Status::VECTOR.dnr());
+        }
+        let queue = Completion::new(at, entries, vector);
+        self.completions.insert(number, queue);
+        Ok(())
+    }
+
+    fn create_submission(&mut self, sqe: &Sqe) -> Result<(), Status> {
+        let (number, entries) = queue_of(sqe);
+        self.check_new(number, self.submissions.contains_key(&number))?;
+        let at = check_memory(sqe, entries)?;
+        // CAST: the high half.
+        let completion = (sqe.cdw11.get() >> 16) as u16;
+        if completion == 0 || !self.completions.contains_key(&completion) {
+            return Err(Status::COMPLETION_QUEUE.dnr());
+        }
+        let controller = self.admin.as_ref().map_or(0, |admin| admin.controller);
+        let size = u16::try_from(entries - 1).map_err(|_large| Status::QUEUE_SIZE.dnr())?;
+        let connected = self.connect(number, size, controller);
+        let connected = connected.map_err(|refused| refused.status)?;
+        let list = connected.namespaces.as_ref().ok_or(Status::INTERNAL)?;
+        let list = self.commands.lists.add_user(list);
+        self.submissions.insert(
+            number,
+            Submission {
+                at,
+                entries,
+                head: 0,
+                tail: 0,
+                completion,
+                connected,
+                list,
+                first: None,
+            },
+        );
+        Ok(())
+    }
+
+    /// Checks the number of a queue to be created.
+    fn check_new(&self, number: u16, is_there: bool) -> Result<(), Status> {
+        if number == 0 || number > self.access.shared.queues || is_there {
+            return Err(Status::QUEUE_IDENTIFIER.dnr());
+        }
+        Ok(())
+    }
+
+    fn delete_completion(&mut self, sqe: &Sqe) -> Result<(), Status> {
+        let (number, _) = queue_of(sqe);
+        if number == 0 || !self.completions.contains_key(&number) {
+            return Err(Status::QUEUE_IDENTIFIER.dnr());
+        }
+        let mut users = self.submissions.values();
+        if users.any(|queue| queue.completion == number) {
+            return Err(Status::QUEUE_DELETION.dnr());
+        }
+        self.completions.remove(&number);
+        Ok(())
+    }
+
+    fn delete_submission(&mut self, sqe: &Sqe) -> Result<(), Status> {
+        let (number, _) = queue_of(sqe);
+        if number == 0 || !self.submissions.contains_key(&number) {
+            return Err(Status::QUEUE_IDENTIFIER.dnr());
+        }
+        self.end_submission(number);
+        Ok(())
+    }
+
+    /// Ends an I/O queue and its commands.
+    fn end_submission(&mut self, number: u16) {
+        let Some(queue) = self.submissions.remove(&number) else {
+            return;
+        };
+        self.drop_commands(Some(number));
+        self.commands.lists.remove_user(queue.list);
+        let (controller, connection) = (queue.connected.controller, queue.connected.connection);
+        let mut model = self.access.shared.model();
+        model.queue_lost(controller, number, connection);
+    }
+}
+
+/// Checks the memory of a queue to be created, and returns its address: it is contiguous, and begins a page.
+fn check_memory(sqe: &Sqe, entries: u32) -> Result<u64, Status> {
+    let [at, _] = sqe.prp();
+    if !(2..=u32::from(QUEUE_ENTRIES)).contains(&entries) {
+        return Err(Status::QUEUE_SIZE.dnr());
+    }
+    if sqe.cdw11.get() & 1 == 0 {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    if !at.is_multiple_of(dma::PAGE) {
+        return Err(Status::PRP_OFFSET.dnr());
+    }
+    Ok(at)
+}
+
+/// Removes what only fabrics have from Identify Controller: capsules, keyed descriptors, keep-alive, other paths.
+fn of_pci(mut page: identify::Controller) -> identify::Controller {
+    page.sharing = 0;
+    (page.access, page.access_change) = (0, 0);
+    (page.access_groups, page.access_group_max) = (0.into(), 0.into());
+    page.keep_alive = 0.into();
+    page.sgl = 0.into();
+    (page.command_capsule, page.response_capsule) = (0.into(), 0.into());
+    page.descriptors = 0;
+    // Bit 0: host identifiers of 128 bits.
+    page.attributes = (page.attributes.get() & 1).into();
+    page
+}
