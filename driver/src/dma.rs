@@ -609,9 +609,11 @@ impl DmaMemory {
     }
 }
 
+mod elsewhere;
 mod parking;
 mod pool;
 #[cfg(test)]
 mod tests;
 
+pub use elsewhere::MappedBuffer;
 pub use pool::{DmaPool, PoolBuilder};

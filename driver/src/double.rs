@@ -120,6 +120,15 @@ impl Double {
             .collect()
     }
 
+    /// Returns the memory that the device's DMA at an IOVA accesses in place, and the offset there. `None` if nothing
+    /// is mapped.
+    pub(crate) fn memory_at(&self, iova: u64) -> Option<(SharedMemory, usize)> {
+        let state = self.state();
+        let (start, (memory, offset, bytes)) = state.mappings.range(..=iova).next_back()?;
+        let into = usize::try_from(iova - start).unwrap();
+        (into < *bytes).then(|| (memory.clone(), offset + into))
+    }
+
     /// Returns the start I/O addresses of all read-only mappings ever made.
     pub(crate) fn read_only(&self) -> Vec<u64> {
         self.state().read_only.clone()

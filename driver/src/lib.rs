@@ -84,7 +84,7 @@ pub use clock::{Clock, Held, Instant, MAX_WAIT, Woken};
 pub use connecting::connect_within;
 pub use cyclic::Cyclic;
 pub use device::{Device, MessageMemory};
-pub use dma::{DmaArena, DmaBuffer, DmaMemory, DmaPool, PoolBuilder, WeakArena};
+pub use dma::{DmaArena, DmaBuffer, DmaMemory, DmaPool, MappedBuffer, PoolBuilder, WeakArena};
 pub use dma_ring::{DmaBlock, DmaQueue, DmaRing, DmaWord};
 pub use error::{
     ArenaError, BarError, ClaimError, DmaError, FunctionError, IovaError, MemoryError, ParkError,

@@ -110,7 +110,19 @@ impl Mapped {
         iova: Iova,
     ) -> Result<Self, DmaError> {
         let bytes = memory.len();
-        if let Err(error) = space.map(iova, &memory, 0, bytes, true) {
+        Self::of_part(space, memory, 0, bytes, iova)
+    }
+
+    /// Maps `bytes` bytes of `memory` at `iova`, which the caller has allocated for them. Frees `iova` if a function
+    /// refuses.
+    pub(crate) fn of_part(
+        space: &Arc<Space>,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+        iova: Iova,
+    ) -> Result<Self, DmaError> {
+        if let Err(error) = space.map(iova, &memory, offset, bytes, true) {
             space.free_iova(iova, bytes);
             return Err(error.into());
         }

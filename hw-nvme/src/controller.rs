@@ -85,6 +85,20 @@ pub struct Identity {
     pub namespaces: u32,
 }
 
+impl Identity {
+    /// Returns whether there is the command Dataset Management.
+    #[must_use]
+    pub const fn has_dataset_management(&self) -> bool {
+        self.commands & 1 << 2 != 0
+    }
+
+    /// Returns whether there is the command Write Zeroes.
+    #[must_use]
+    pub const fn has_write_zeroes(&self) -> bool {
+        self.commands & 1 << 3 != 0
+    }
+}
+
 /// A namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Namespace {
@@ -128,8 +142,9 @@ pub struct Controller {
     config: Config,
     /// Number of I/O queues that the controller has granted.
     granted: u16,
-    /// Number of I/O queues that were created.
+    /// Highest number of an I/O queue that was created, and the numbers below it that are free again.
     created: u16,
+    free: Vec<u16>,
     interrupts: Vec<Interrupt>,
     health: Arc<Health>,
 }
@@ -220,6 +235,7 @@ impl Controller {
             config,
             granted: 0,
             created: 0,
+            free: Vec::new(),
             interrupts,
             health,
             function: function.clone(),
@@ -239,6 +255,12 @@ impl Controller {
     #[must_use]
     pub const fn queues(&self) -> u16 {
         self.granted
+    }
+
+    /// Returns the function.
+    #[must_use]
+    pub const fn function(&self) -> &Function {
+        &self.function
     }
 
     /// Returns the arena of the function, for the data of commands.
@@ -375,7 +397,7 @@ impl Controller {
     /// # Errors
     /// [`NvmeError`]. [`NvmeError::Argument`]: all queues that were granted exist.
     pub fn create_queue(&mut self) -> Result<QueuePair, NvmeError> {
-        let number = self.created + 1;
+        let number = self.free.last().copied().unwrap_or(self.created + 1);
         if number > self.granted {
             let what = format!("queue {number} of {} that were granted", self.granted);
             return Err(NvmeError::Argument { what });
@@ -402,7 +424,9 @@ impl Controller {
         let health = Arc::clone(&self.health);
         // From here on, the controller may have the memory, and a drop of the pair keeps it.
         let pair = QueuePair::new(number, rings, doorbells, health, interrupt);
-        self.created = number;
+        if self.free.pop().is_none() {
+            self.created = number;
+        }
         let size = (entries - 1) << 16 | u32::from(number);
         let mut sqe = Sqe::of(admin::CREATE_COMPLETION_QUEUE);
         sqe.cdw10 = size.into();
@@ -419,6 +443,34 @@ impl Controller {
         sqe.cdw11 = (u32::from(number) << 16 | 2 << 1 | 1).into();
         self.admin_with_queue(sqe, submission)?;
         Ok(pair)
+    }
+
+    /// Deletes a pair of I/O queues that has no outstanding command. Its number can be used again. If that fails, its
+    /// memory is kept until the controller was stopped.
+    ///
+    /// # Errors
+    /// [`NvmeError`]. [`NvmeError::Argument`]: a command is outstanding.
+    ///
+    /// # Panics
+    /// If the queue is that of another controller.
+    pub fn delete_queue(&mut self, queue: QueuePair) -> Result<(), NvmeError> {
+        assert!(queue.is_of(&self.health), "a queue of another controller");
+        let (number, outstanding) = (queue.number(), queue.outstanding());
+        if outstanding > 0 {
+            let what = format!("queue {number} has {outstanding} outstanding commands");
+            return Err(NvmeError::Argument { what });
+        }
+        for opcode in [
+            admin::DELETE_SUBMISSION_QUEUE,
+            admin::DELETE_COMPLETION_QUEUE,
+        ] {
+            let mut sqe = Sqe::of(opcode);
+            sqe.cdw10 = u32::from(number).into();
+            self.admin(sqe)?;
+        }
+        queue.deleted();
+        self.free.push(number);
+        Ok(())
     }
 
     /// Checks whether a command of a queue has no answer for longer than `limit`. That ends the controller. A
@@ -650,6 +702,8 @@ fn described(sqe: &Sqe) -> String {
         admin::CREATE_SUBMISSION_QUEUE => {
             format!("Create I/O Submission Queue {low} ({} entries)", high + 1)
         }
+        admin::DELETE_SUBMISSION_QUEUE => format!("Delete I/O Submission Queue {low}"),
+        admin::DELETE_COMPLETION_QUEUE => format!("Delete I/O Completion Queue {low}"),
         opcode => format!("admin command {opcode:#04x}"),
     }
 }

@@ -343,8 +343,9 @@ impl QueuePair {
         (ahead <= self.rung.wrapping_sub(self.fetched)).then_some(fetched)
     }
 
-    /// Returns whether a completion can be taken.
-    pub(crate) fn has_completion(&self) -> bool {
+    /// Returns whether a completion can be taken, for a caller that is about to sleep.
+    #[must_use]
+    pub fn has_completion(&self) -> bool {
         self.broken.is_none() && self.next_completion().is_some()
     }
 
@@ -364,6 +365,13 @@ impl QueuePair {
     /// controller was not stopped. [`crate::Controller::stop`] does this for the pairs that it gets.
     pub fn unanswered(&mut self) -> Option<Vec<u64>> {
         self.health.is_stopped().then(|| self.slots.drain())
+    }
+}
+
+impl QueuePair {
+    /// Frees the memory of a pair that the controller has deleted.
+    pub(crate) fn deleted(mut self) {
+        drop(self.memory.take());
     }
 }
 

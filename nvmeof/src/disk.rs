@@ -3,10 +3,12 @@
 //! A [`Disk`] is opened once. Each worker has its own [`Handle`], which is made from the disk's descriptor and never
 //! from the path, because the path may name another file by then. If possible, files and block devices are read and
 //! written without the page cache (O_DIRECT). They are locked against other programs (`claim`). A memory disk is an
-//! unnamed file, so it works like a file. A faulty disk is a memory disk that can be made to fail ([`faults`]).
+//! unnamed file, so it works like a file. A faulty disk is a memory disk that can be made to fail ([`faults`]). An SSD
+//! that this process drives itself ([`ssd`]) has no file at all.
 
 mod claim;
 pub mod faults;
+pub mod ssd;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -24,6 +26,7 @@ use udapl::reactor::{File, HandedInError, ReactorError, handed_in};
 use claim::{Claim, Conflict};
 pub use claim::{Identity, OwnLocks};
 use faults::Faults;
+use ssd::{SsdAddress, SsdDisk};
 
 /// Supported block sizes, as powers of two: 512 and 4,096 bytes.
 pub const SHIFTS: [u8; 2] = [9, 12];
@@ -41,6 +44,8 @@ pub enum Source {
     Faulty(u64),
     /// A disk of this many bytes that ignores writes and reads as zeros, for benchmarks.
     Null(u64),
+    /// A namespace of an NVMe SSD that this process drives itself.
+    Ssd(SsdAddress),
 }
 
 /// Reason why a disk cannot be opened or used.
@@ -94,6 +99,14 @@ pub enum DiskError {
         /// Error of the system.
         error: std::io::Error,
     },
+    /// An SSD cannot be opened, or has ended.
+    #[error("SSD {name}: {error}")]
+    Ssd {
+        /// Name of its function.
+        name: String,
+        /// Reason, with the number.
+        error: String,
+    },
     /// The path of the disk now names another file than the open one.
     #[error("{} is {now} now; the namespace keeps {open}, which it has open", path.display())]
     Replaced {
@@ -134,6 +147,8 @@ pub struct Disk {
     claim: Mutex<Option<Claim>>,
     /// Faults of a faulty disk; `None` for every other disk.
     faults: Option<Arc<Faults>>,
+    /// Namespace of an SSD that this process drives; `None` for every other disk.
+    ssd: Option<Arc<SsdDisk>>,
 }
 
 /// A worker's access to a disk.
@@ -145,6 +160,8 @@ pub enum Handle {
     Faulty(File, Arc<Faults>),
     /// A null disk, whose operations do nothing.
     Null,
+    /// A namespace of an SSD, of which the worker has a queue.
+    Ssd(Arc<SsdDisk>),
 }
 
 impl Disk {
@@ -215,6 +232,7 @@ impl Disk {
             identity: None,
             claim: Mutex::default(),
             faults: None,
+            ssd: None,
             shift,
             read_only,
             direct: false,
@@ -232,6 +250,10 @@ impl Disk {
         let mut disk = Self::unopened(source, shift, read_only);
         match &disk.source {
             Source::Null(_) => {}
+            Source::Ssd(address) => {
+                let ssd = SsdDisk::open(address)?;
+                disk.take_ssd(ssd)?;
+            }
             Source::Memory(bytes) => disk.file = Some(anonymous(*bytes)?),
             Source::Faulty(bytes) => {
                 disk.file = Some(anonymous(*bytes)?);
@@ -264,6 +286,21 @@ impl Disk {
         let (file, is_direct) = own(&given, self.read_only, serves)?;
         self.take_file(file, is_direct, serves)?;
         self.given = Some(given);
+        Ok(())
+    }
+
+    /// Uses a namespace of an SSD as the disk, after checking its block size.
+    fn take_ssd(&mut self, ssd: SsdDisk) -> Result<(), DiskError> {
+        if ssd.shift() > self.shift {
+            return Err(DiskError::Blocks {
+                path: self.name().into(),
+                asked: 1 << self.shift,
+                has: 1 << ssd.shift(),
+            });
+        }
+        self.read_only |= ssd.is_protected();
+        self.deallocates = ssd.deallocates();
+        self.ssd = Some(Arc::new(ssd));
         Ok(())
     }
 
@@ -313,6 +350,7 @@ impl Disk {
             Source::Memory(_) => "memory".to_owned(),
             Source::Faulty(_) => "faulty".to_owned(),
             Source::Null(_) => "null".to_owned(),
+            Source::Ssd(address) => address.to_string(),
         }
     }
 
@@ -342,8 +380,9 @@ impl Disk {
 
     /// Returns whether there is a cache that Flush writes back.
     #[must_use]
-    pub const fn has_cache(&self) -> bool {
-        matches!(self.source, Source::File(_) | Source::Given(_))
+    pub fn has_cache(&self) -> bool {
+        let of_ssd = self.ssd.as_ref().is_some_and(|ssd| ssd.has_cache());
+        of_ssd || matches!(self.source, Source::File(_) | Source::Given(_))
     }
 
     /// Returns the faults of a faulty disk; `None` for every other disk.
@@ -381,12 +420,15 @@ impl Disk {
     }
 
     fn bytes(&self) -> Result<u64, DiskError> {
+        if let Some(ssd) = &self.ssd {
+            return ssd.bytes();
+        }
         match (&self.source, &self.file) {
             (_, Some(file)) => Ok(file.geometry()?.bytes),
             (Source::Null(bytes) | Source::Memory(bytes) | Source::Faulty(bytes), None) => {
                 Ok(*bytes)
             }
-            (Source::File(_) | Source::Given(_), None) => Ok(0),
+            (Source::File(_) | Source::Given(_) | Source::Ssd(_), None) => Ok(0),
         }
     }
 
@@ -448,13 +490,20 @@ impl Disk {
     /// # Errors
     /// [`DiskError::File`]: the file cannot be opened once more.
     pub fn handle(&self) -> Result<Handle, DiskError> {
+        if let Some(ssd) = &self.ssd {
+            return Ok(Handle::Ssd(Arc::clone(ssd)));
+        }
         let Some(file) = &self.file else {
             return Ok(Handle::Null);
         };
         let file = match &self.source {
             // The descriptor is copied, because the daemon may have no right to open the file by itself.
             Source::Given(_) => copy(file)?,
-            Source::File(_) | Source::Memory(_) | Source::Faulty(_) | Source::Null(_) => {
+            Source::File(_)
+            | Source::Memory(_)
+            | Source::Faulty(_)
+            | Source::Null(_)
+            | Source::Ssd(_) => {
                 again(file, self.read_only, if self.direct { O_DIRECT } else { 0 })?
             }
         };

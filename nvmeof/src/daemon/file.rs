@@ -24,6 +24,7 @@ use super::settings::{
     Settings, SubsystemSettings,
 };
 use crate::disk::Source;
+use crate::disk::ssd::SsdAddress;
 use crate::model::{GROUPS, NAMESPACES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
@@ -133,6 +134,7 @@ struct NamespaceForm {
     memory: Option<Spanned<Size>>,
     faulty: Option<Spanned<Size>>,
     null: Option<Spanned<Size>>,
+    disk: Option<Spanned<String>>,
     block_size: Option<Spanned<u64>>,
     #[serde(default)]
     read_only: bool,
@@ -603,8 +605,21 @@ impl Reader<'_> {
         if let Some(bytes) = &form.null {
             sources.push(Source::Null(self.size(bytes)));
         }
+        if let Some(address) = &form.disk {
+            match address.get_ref().parse::<SsdAddress>() {
+                Ok(parsed) => {
+                    let function = Named::Adapter(parsed.function.clone());
+                    self.names(function, address);
+                    sources.push(Source::Ssd(parsed));
+                }
+                Err(error) => {
+                    let what = "disk is the PCI address of an NVMe SSD, such as \"0000:5e:00.0\"";
+                    return self.wrong(address, format!("{what}: {error}"));
+                }
+            }
+        }
         if sources.len() != 1 {
-            let what = "a namespace has one of file, descriptor, memory, faulty and null";
+            let what = "a namespace has one of file, descriptor, disk, memory, faulty and null";
             self.mistakes.push(Mistake::at(self.text, &whole, what));
         }
         let Some(source) = sources.into_iter().next() else {

@@ -64,6 +64,14 @@ pub enum HandOverError {
         /// Number of the namespace.
         nsid: u32,
     },
+    /// The next process would reset an SSD while hosts use it.
+    #[error("namespace {nsid} of {subsystem} is an SSD that this process drives")]
+    Ssd {
+        /// Subsystem of the namespace.
+        subsystem: Nqn,
+        /// Number of the namespace.
+        nsid: u32,
+    },
     /// A worker has ended, because its adapter failed.
     #[error("worker {worker} has ended")]
     Ended {
@@ -540,13 +548,19 @@ impl Unclaimed {
     }
 }
 
-/// Checks that no disk ends with its process.
+/// Checks that no disk ends with its process, and that none is an SSD that the process drives.
 fn check_sources(settings: &Settings) -> Result<(), HandOverError> {
     for (subsystem, of) in &settings.subsystems {
         for (nsid, namespace) in &of.namespaces {
             match namespace.source {
                 Source::Memory(_) | Source::Faulty(_) => {
                     return Err(HandOverError::Memory {
+                        subsystem: subsystem.clone(),
+                        nsid: *nsid,
+                    });
+                }
+                Source::Ssd(_) => {
+                    return Err(HandOverError::Ssd {
                         subsystem: subsystem.clone(),
                         nsid: *nsid,
                     });

@@ -13,12 +13,13 @@ const LEVELS: [&str; 12] = [
     "off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5",
 ];
 /// Crates of this program that write to the log.
-const TARGETS: [&str; 10] = [
+const TARGETS: [&str; 11] = [
     "control",
     "dat_core",
     "dat_mlx",
     "driver",
     "hw_mlx",
+    "hw_nvme",
     "hw_sim",
     "hw_sim_host",
     "nvmeof",

@@ -97,6 +97,9 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
                 Source::Memory(bytes) => writeln!(out, "memory = {bytes}")?,
                 Source::Faulty(bytes) => writeln!(out, "faulty = {bytes}")?,
                 Source::Null(bytes) => writeln!(out, "null = {bytes}")?,
+                Source::Ssd(address) => {
+                    writeln!(out, "disk = {}", quoted(&address.to_string()))?;
+                }
             }
             writeln!(out, "block_size = {}", 1 << namespace.shift)?;
             writeln!(

@@ -17,17 +17,10 @@ use udapl::reactor::{
     Clock, FileOperation, Instant, Reactor, ReactorError, RealClock, Token, Wake,
 };
 
+use super::ended::Ended;
+use super::ssd_queues::{POLL_INTERVAL, SsdQueues};
 use crate::disk::Handle;
 use crate::disk::faults::{Fault, Faults};
-
-/// A completed operation.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    /// Index of the command.
-    pub io: u32,
-    /// Number of bytes moved, or the error.
-    pub result: Result<usize, ReactorError>,
-}
 
 /// Time at which a delay ends, and the orders that caused it. If these change, the delay ends early.
 struct Late {
@@ -74,6 +67,8 @@ pub(crate) struct Disks {
     slow: Vec<(Token, Late)>,
     /// Operations that have completed in the ring and are being delayed.
     late: Vec<(Late, Ended)>,
+    /// Queues on SSDs that the process drives itself.
+    ssds: SsdQueues,
 }
 
 impl core::fmt::Debug for Disks {
@@ -94,17 +89,21 @@ impl Disks {
             reactor,
             slow: Vec::new(),
             late: Vec::new(),
+            ssds: SsdQueues::default(),
         })
     }
 
     /// Registers the memory of operations with the kernel, which pins it. Returns false if that failed; operations are
-    /// slower then.
+    /// slower then. SSDs that the process drives itself get mappings of that memory.
     pub(crate) fn pin(&mut self, memory: &[DmaBuffer]) -> Result<bool, ReactorError> {
+        self.ssds.set_memory(memory);
         self.reactor.register(memory)
     }
 
-    /// Ends the registration of memory. When the ring is closed, the kernel would end it at some later time.
+    /// Ends the registration of memory, and its mappings for SSDs. When the ring is closed, the kernel would end the
+    /// registration at some later time.
     pub(crate) fn unpin(&mut self) {
+        self.ssds.clear();
         if let Err(error) = self.reactor.register::<&DmaBuffer>([]) {
             tracing::debug!(%error, "the memory of operations stays registered until the ring is gone");
         }
@@ -147,14 +146,22 @@ impl Disks {
                 Ok(1)
             }
             Handle::Null => Ok(0),
+            Handle::Ssd(disk) => {
+                let now = RealClock::new().now();
+                self.ssds.ask(disk, operation, io, now)?;
+                Ok(1)
+            }
         }
     }
 
-    /// Submits queued operations to the kernel, and collects completed ones, without waiting.
+    /// Submits queued operations to the kernel and to SSDs, and collects completed ones, without waiting.
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<(), ReactorError> {
         if self.reactor.outstanding() != 0 {
             self.reactor.wait_for(&[], Instant(0))?;
+        }
+        if !self.ssds.is_empty() {
+            self.ssds.poll(RealClock::new().now());
         }
         Ok(())
     }
@@ -179,6 +186,11 @@ impl Disks {
                 None => return Some(ended),
             }
         }
+        if !self.ssds.is_empty()
+            && let Some(ended) = self.ssds.next()
+        {
+            return Some(ended);
+        }
         if self.late.is_empty() {
             return None;
         }
@@ -198,16 +210,33 @@ impl Disks {
         on: &[std::os::fd::BorrowedFd<'_>],
         no_longer_than: Duration,
     ) -> Result<Wake, ReactorError> {
-        let until = RealClock::new().now() + no_longer_than;
+        let now = RealClock::new().now();
         let due = self.late.iter().map(|(late, _)| late.until).min();
-        self.reactor
-            .wait_for(on, due.map_or(until, |due| due.min(until)))
+        let until = now + no_longer_than;
+        let until = due.map_or(until, |due| due.min(until));
+        if self.ssds.is_empty() {
+            return self.reactor.wait_for(on, until);
+        }
+        if !self.ssds.may_sleep(now) {
+            return Ok(Wake::Transfer);
+        }
+        let until = if self.ssds.has_polled() {
+            until.min(now + POLL_INTERVAL)
+        } else {
+            until
+        };
+        let all: Vec<_> = on.iter().copied().chain(self.ssds.interrupts()).collect();
+        self.reactor.wait_for(&all, until)
     }
 
     /// Waits until the kernel no longer uses the worker's memory, at most for the given time. If a disk still hangs
     /// then, the ring is leaked with the memory and the files of its operations.
     pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
         let until = RealClock::new().now() + no_longer_than;
+        while self.ssds.outstanding() > 0 && RealClock::new().now() < until {
+            self.sleep(&[], POLL_INTERVAL)?;
+        }
+        self.ssds.clear();
         let waited = self.reactor.wait_all(until);
         let operations = self.reactor.outstanding();
         if operations != 0 {

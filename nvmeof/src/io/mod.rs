@@ -26,11 +26,13 @@
 mod buffers;
 mod command;
 mod disks;
+mod ended;
 mod fused;
 mod lock;
 mod memory;
 mod namespaces;
 mod permit;
+mod ssd_queues;
 mod state;
 mod steps;
 #[cfg(test)]
@@ -42,7 +44,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use buffers::{Buffers, Owner};
 pub(crate) use command::{Do, Event, Io, QueueId};
-pub(crate) use disks::{Disks, Ended};
+pub(crate) use disks::Disks;
+pub(crate) use ended::Ended;
 pub(crate) use lock::{Lock, LockOwner};
 pub(crate) use memory::{DataBuffer, Layout, Memory, PAGE};
 pub(crate) use namespaces::LocalLists;

@@ -207,6 +207,35 @@ fn every_command_of_full_queues_ends_once() {
     }
 }
 
+/// Base specification 2.0, "Delete I/O Submission Queue": the identifier is free afterwards.
+#[test]
+fn the_number_of_a_deleted_queue_is_used_again() {
+    let ssd = ssd(Source::Memory(BYTES), 9);
+    let mut controller = open(&ssd);
+    let memory = controller.arena().alloc(4096, 4096).expect("memory");
+    let data = [part(&memory, 0, 512)];
+    let read = block_command(opcode::READ, NSID, 0, 1, false);
+    let mut first = controller.create_queue().expect("a queue");
+    let second = controller.create_queue().expect("a queue");
+    let refused = controller.create_queue().expect_err("two were granted");
+    assert!(refused.to_string().contains("queue 3 of 2"), "{refused}");
+    for _ in 0..3 {
+        assert_eq!(carried_out(&mut first, read, &data), Status::SUCCESS);
+        let number = first.number();
+        controller
+            .delete_queue(first)
+            .expect("nothing is outstanding");
+        first = controller.create_queue().expect("a queue");
+        assert_eq!(first.number(), number);
+    }
+    first.submit(read, &data, 1, now()).expect("room");
+    let busy = controller.delete_queue(first).expect_err("a command");
+    assert!(busy.to_string().contains("1 outstanding"), "{busy}");
+    controller
+        .delete_queue(second)
+        .expect("nothing is outstanding");
+}
+
 #[test]
 fn a_failing_disk_fails_the_command_and_no_other() {
     let ssd = ssd(Source::Faulty(BYTES), 9);

@@ -12,7 +12,7 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// Configuration files, and the beginnings of the lines that are reported for each.
-const MISTAKES: [(&str, &[&str]); 30] = [
+const MISTAKES: [(&str, &[&str]); 31] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
         &["f.toml:2:1: a control socket has one of socket and descriptor"],
@@ -111,7 +111,11 @@ const MISTAKES: [(&str, &[&str]); 30] = [
     ),
     (
         "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnsid = 1",
-        &["f.toml:3:1: a namespace has one of file, descriptor, memory, faulty and null"],
+        &["f.toml:3:1: a namespace has one of file, descriptor, disk, memory, faulty and null"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\ndisk = \"/dev/nvme0n1\"",
+        &["f.toml:4:8: disk is the PCI address of an NVMe SSD, such as \"0000:5e:00.0\": "],
     ),
     (
         "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nfile = \"/a\"\nnull = 4096",

@@ -4,6 +4,7 @@
 mod copy;
 mod fused;
 mod ranges;
+mod ssds;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -113,8 +114,10 @@ impl Loop {
             buffers: BUFFERS,
         };
         let (pages, buffers) = (alloc(COMMANDS * PAGE), alloc((BUFFERS + 1) * MAX_TRANSFER));
+        let mut disks = Disks::new(32).expect("a ring");
+        let memory_of_disks = [pages.clone(), buffers.clone()];
+        disks.pin(&memory_of_disks).expect("a ring");
         let memory = Memory::new(pages, buffers, layout);
-        let disks = Disks::new(32).expect("a ring");
         let mut commands = Commands::new(COMMANDS, BUFFERS, memory, disks);
         let list = commands
             .lists
