@@ -184,6 +184,8 @@ pub mod csts {
     pub const RDY: u32 = 1;
     /// Controller fatal status.
     pub const CFS: u32 = 1 << 1;
+    /// Shutdown status: occurring.
+    pub const SHST_OCCURRING: u32 = 1 << 2;
     /// Shutdown status: complete.
     pub const SHST_COMPLETE: u32 = 2 << 2;
     /// Shutdown status, both bits.

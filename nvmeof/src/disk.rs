@@ -26,7 +26,7 @@ use udapl::reactor::{File, HandedInError, ReactorError, handed_in};
 use claim::{Claim, Conflict};
 pub use claim::{Identity, OwnLocks};
 use faults::Faults;
-use ssd::{SsdAddress, SsdDisk};
+use ssd::{SsdAddress, SsdClaim, SsdDisk};
 
 /// Supported block sizes, as powers of two: 512 and 4,096 bytes.
 pub const SHIFTS: [u8; 2] = [9, 12];
@@ -147,8 +147,9 @@ pub struct Disk {
     claim: Mutex<Option<Claim>>,
     /// Faults of a faulty disk; `None` for every other disk.
     faults: Option<Arc<Faults>>,
-    /// Namespace of an SSD that this process drives; `None` for every other disk.
+    /// Namespace of an SSD that this process drives, and its claim until it is released; `None` for every other disk.
     ssd: Option<Arc<SsdDisk>>,
+    ssd_claim: Mutex<Option<SsdClaim>>,
 }
 
 /// A worker's access to a disk.
@@ -178,6 +179,14 @@ impl Disk {
     }
 
     fn lock(&self) -> Result<(), DiskError> {
+        if let Some(ssd) = &self.ssd {
+            let claim = ssd.claim(self.read_only)?;
+            let mut place = self
+                .ssd_claim
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *place = Some(claim);
+        }
         let locked = self.given.as_ref().or(self.file.as_ref());
         if let (Some(file), Some(identity)) = (locked, self.identity) {
             let claim = Claim::take(file, identity, self.read_only, self.given.is_some())?;
@@ -209,7 +218,7 @@ impl Disk {
         own: &OwnLocks,
     ) -> Result<(), DiskError> {
         let disk = Self::open_for(false, source, shift, read_only)?;
-        if !locks || disk.given.is_some() {
+        if !locks || disk.given.is_some() || matches!(disk.source, Source::Ssd(_)) {
             return Ok(());
         }
         let devices = Path::new("/sys/dev/block");
@@ -233,6 +242,7 @@ impl Disk {
             claim: Mutex::default(),
             faults: None,
             ssd: None,
+            ssd_claim: Mutex::default(),
             shift,
             read_only,
             direct: false,
@@ -250,6 +260,8 @@ impl Disk {
         let mut disk = Self::unopened(source, shift, read_only);
         match &disk.source {
             Source::Null(_) => {}
+            // The function is reset when it is opened, which a mere check must not do.
+            Source::Ssd(_) if !serves => return Ok(disk),
             Source::Ssd(address) => {
                 let ssd = SsdDisk::open(address)?;
                 disk.take_ssd(ssd)?;
@@ -378,6 +390,13 @@ impl Disk {
         self.deallocates
     }
 
+    /// Returns whether deallocated blocks read as zeros. For an SSD, a deallocation is a hint, after which blocks may
+    /// have any content.
+    #[must_use]
+    pub const fn zeroes_deallocated(&self) -> bool {
+        self.deallocates && self.ssd.is_none()
+    }
+
     /// Returns whether there is a cache that Flush writes back.
     #[must_use]
     pub fn has_cache(&self) -> bool {
@@ -404,6 +423,9 @@ impl Disk {
     /// # Errors
     /// [`DiskError::File`], [`DiskError::Empty`].
     pub fn blocks_now(&self) -> Result<u64, DiskError> {
+        if let Some(ssd) = &self.ssd {
+            ssd.refresh()?;
+        }
         let bytes = self.bytes()?;
         match bytes >> self.shift {
             0 => Err(self.empty(bytes)),
@@ -421,7 +443,7 @@ impl Disk {
 
     fn bytes(&self) -> Result<u64, DiskError> {
         if let Some(ssd) = &self.ssd {
-            return ssd.bytes();
+            return Ok(ssd.bytes());
         }
         match (&self.source, &self.file) {
             (_, Some(file)) => Ok(file.geometry()?.bytes),
@@ -477,6 +499,12 @@ impl Disk {
 
     /// Releases the lock. The workers' handles stay open until the workers drop them.
     pub fn give_up(&self) {
+        drop(
+            self.ssd_claim
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
         drop(
             self.claim
                 .lock()

@@ -6,14 +6,15 @@
 //! ```
 //!
 //! Each worker has a queue of its own, which it gets by [`Ssd::queue`] (`io::ssd_queues`). An SSD that has ended stays
-//! ended: its disks fail all operations until their namespaces are removed. Then it can be opened again.
+//! ended: its disks fail all operations. A namespace that is added later opens it anew.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use driver::{Function, Instant};
+use driver::{DmaBuffer, Function, Instant, MappedBuffer, PciAddress};
 use hw_nvme::{Cause, Config, Controller, NvmeError, QueuePair};
 
 use super::DiskError;
@@ -22,16 +23,20 @@ use super::DiskError;
 const QUEUES: u16 = 32;
 /// Number of entries of a queue.
 const ENTRIES: u32 = 256;
+/// Time limit of an admin command. A worker waits for those that make and delete its queue.
+const ADMIN_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit of a command.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// The SSDs that are open, by the name of their function.
 static OPEN: Mutex<BTreeMap<String, Weak<Ssd>>> = Mutex::new(BTreeMap::new());
+/// The namespaces that disks have, by function and number: the number of disks, and whether they only read.
+static CLAIMS: Mutex<BTreeMap<(String, u32), (usize, bool)>> = Mutex::new(BTreeMap::new());
 
 /// Address of a namespace of an SSD: `0000:5e:00.0`, `vfio-user:PATH`, either with `,namespace=NUMBER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SsdAddress {
-    /// PCI address, or `vfio-user:` and the path of a socket.
+    /// PCI address with its domain, or `vfio-user:` and the path of a socket.
     pub function: String,
     /// Number of the namespace.
     pub nsid: u32,
@@ -46,14 +51,13 @@ impl std::str::FromStr for SsdAddress {
             None => (text, Some(1)),
         };
         let nsid = nsid.ok_or("the number of a namespace is 1 or more")?;
-        if !function.starts_with("vfio-user:") {
-            let address: Result<driver::PciAddress, _> = function.parse();
-            address.map_err(|error| error.to_string())?;
-        }
-        Ok(Self {
-            function: function.to_owned(),
-            nsid,
-        })
+        let function = if function.starts_with("vfio-user:") {
+            function.to_owned()
+        } else {
+            let address: Result<PciAddress, _> = function.parse();
+            address.map_err(|error| error.to_string())?.to_string()
+        };
+        Ok(Self { function, nsid })
     }
 }
 
@@ -69,13 +73,23 @@ impl fmt::Display for SsdAddress {
 /// A function and its controller.
 pub struct Ssd {
     name: String,
-    function: Function,
-    /// `None` once it was stopped.
+    /// `None` once it was stopped. Its function is closed when the queues of all workers are gone, too.
     controller: Mutex<Option<Controller>>,
+    /// True once it has ended. It gets no more commands.
+    has_ended: AtomicBool,
     max_transfer: u32,
     has_cache: bool,
     deallocates: bool,
     zeroes: bool,
+}
+
+/// What a worker gets of an SSD.
+pub(crate) struct WorkerQueue {
+    pub pair: QueuePair,
+    /// The worker's memory, mapped for the SSD.
+    pub memory: Vec<MappedBuffer>,
+    /// Memory of the SSD's function.
+    pub own: DmaBuffer,
 }
 
 impl Ssd {
@@ -83,13 +97,12 @@ impl Ssd {
     fn open(name: &str) -> Result<Arc<Self>, DiskError> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, one| one.strong_count() > 0);
-        if let Some(ssd) = open.get(name).and_then(Weak::upgrade) {
+        if let Some(ssd) = open.get(name).and_then(Weak::upgrade)
+            && !ssd.has_ended()
+        {
             return Ok(ssd);
         }
-        let failed = |error: NvmeError| DiskError::Ssd {
-            name: name.to_owned(),
-            error: error.to_string(),
-        };
+        let failed = |error: NvmeError| failed(name, error);
         let function = match name.strip_prefix("vfio-user:") {
             Some(path) => Function::vfio_user(path),
             None => Function::vfio(name),
@@ -98,9 +111,10 @@ impl Ssd {
         let config = Config {
             queues: QUEUES,
             entries: ENTRIES,
+            admin_limit: ADMIN_LIMIT,
             ..Config::default()
         };
-        let controller = Controller::open(function.clone(), config).map_err(failed)?;
+        let controller = Controller::open(function, config).map_err(failed)?;
         let identity = controller.identity();
         tracing::info!(
             ssd = name,
@@ -112,11 +126,11 @@ impl Ssd {
         );
         let ssd = Arc::new(Self {
             name: name.to_owned(),
+            has_ended: AtomicBool::new(false),
             max_transfer: u32::try_from(identity.max_transfer).unwrap_or(u32::MAX),
             has_cache: identity.has_write_cache,
             deallocates: identity.has_dataset_management(),
             zeroes: identity.has_write_zeroes(),
-            function,
             controller: Mutex::new(Some(controller)),
         });
         open.insert(name.to_owned(), Arc::downgrade(&ssd));
@@ -129,10 +143,18 @@ impl Ssd {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ended(&self) -> DiskError {
-        DiskError::Ssd {
-            name: self.name.clone(),
-            error: "it was stopped; it is opened again once its namespaces are removed".to_owned(),
+    /// Calls `act` with the controller, unless the SSD has ended.
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut Controller) -> Result<T, NvmeError>,
+    ) -> Result<T, DiskError> {
+        let mut locked = self.lock();
+        match locked.as_mut().filter(|_| !self.has_ended()) {
+            Some(controller) => act(controller).map_err(|error| failed(&self.name, error)),
+            None => Err(DiskError::Ssd {
+                name: self.name.clone(),
+                error: "it has ended; a namespace that is added now opens it anew".to_owned(),
+            }),
         }
     }
 
@@ -141,9 +163,10 @@ impl Ssd {
         &self.name
     }
 
-    /// Returns the function, for mappings of memory.
-    pub(crate) const fn function(&self) -> &Function {
-        &self.function
+    /// Returns whether the SSD has ended.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 
     /// Returns the longest transfer of a command in bytes.
@@ -156,18 +179,21 @@ impl Ssd {
         self.zeroes
     }
 
-    /// Makes a queue for a worker, and memory of the function for `bytes` bytes.
-    pub(crate) fn queue(&self, bytes: usize) -> Result<(QueuePair, driver::DmaBuffer), DiskError> {
-        let mut locked = self.lock();
-        let controller = locked.as_mut().ok_or_else(|| self.ended())?;
-        let failed = |error: NvmeError| DiskError::Ssd {
-            name: self.name.clone(),
-            error: error.to_string(),
-        };
-        let memory = controller.arena().alloc(bytes, 4096);
-        let memory = memory.map_err(|error| failed(error.into()))?;
-        let queue = controller.create_queue().map_err(failed)?;
-        Ok((queue, memory))
+    /// Makes a queue for a worker, maps the worker's memory for the SSD, and allocates `bytes` bytes of the function.
+    pub(crate) fn queue(
+        &self,
+        memory: &[DmaBuffer],
+        bytes: usize,
+    ) -> Result<WorkerQueue, DiskError> {
+        self.with(|controller| {
+            let own = controller.arena().alloc(bytes, 4096)?;
+            let mapped = memory.iter().map(|one| one.map_for(controller.function()));
+            Ok(WorkerQueue {
+                memory: mapped.collect::<Result<_, _>>()?,
+                own,
+                pair: controller.create_queue()?,
+            })
+        })
     }
 
     /// Deletes a queue without outstanding commands. If that fails, the queue's memory is kept for the controller.
@@ -180,15 +206,15 @@ impl Ssd {
         }
     }
 
-    /// Checks whether the controller has ended, or a command of the queue has no answer for too long. Does nothing if
-    /// another worker checks.
-    pub(crate) fn check(&self, queue: &QueuePair, now: Instant) {
+    /// Checks whether the controller has ended or, if `is_silent`, a command of the queue has no answer for too long.
+    /// Does nothing if another worker checks.
+    pub(crate) fn check(&self, queue: &QueuePair, now: Instant, is_silent: bool) {
         if let Ok(locked) = self.controller.try_lock()
             && let Some(controller) = &*locked
+            && controller.check().is_none()
+            && is_silent
         {
-            let _cause = controller
-                .check()
-                .or_else(|| controller.check_time(queue, now, LIMIT));
+            let _cause = controller.check_time(queue, now, LIMIT);
         }
     }
 
@@ -196,15 +222,20 @@ impl Ssd {
     /// now.
     #[cold]
     pub(crate) fn stop(&self, cause: Cause) -> bool {
+        let is_first = !self.has_ended.swap(true, Ordering::AcqRel);
+        if is_first {
+            tracing::error!(ssd = self.name, %cause, "an SSD has ended; its disks fail all operations");
+        }
         let mut locked = self.lock();
         let Some(controller) = locked.take() else {
             return true;
         };
-        tracing::error!(ssd = self.name, %cause, "an SSD has ended; its disks fail all operations");
         match controller.stop(Vec::new()) {
             Ok(_) => true,
             Err(refused) => {
-                tracing::error!(ssd = self.name, error = %refused.error, "it cannot be stopped, and its commands stay");
+                if is_first {
+                    tracing::error!(ssd = self.name, error = %refused.error, "it cannot be stopped, and its commands stay");
+                }
                 *locked = Some(refused.controller);
                 false
             }
@@ -212,9 +243,33 @@ impl Ssd {
     }
 }
 
+fn failed(name: &str, error: NvmeError) -> DiskError {
+    DiskError::Ssd {
+        name: name.to_owned(),
+        error: error.to_string(),
+    }
+}
+
 impl fmt::Debug for Ssd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ssd({})", self.name)
+    }
+}
+
+/// The claim of a disk to its namespace. Several disks may have one that they all only read.
+#[derive(Debug)]
+pub(super) struct SsdClaim(String, u32);
+
+impl Drop for SsdClaim {
+    fn drop(&mut self) {
+        let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (core::mem::take(&mut self.0), self.1);
+        if let Some((count, _)) = claims.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                claims.remove(&key);
+            }
+        }
     }
 }
 
@@ -226,6 +281,7 @@ pub struct SsdDisk {
     /// Block size of the namespace in bytes, as a power of two.
     shift: u8,
     is_protected: bool,
+    bytes: AtomicU64,
 }
 
 impl SsdDisk {
@@ -233,23 +289,32 @@ impl SsdDisk {
     pub(super) fn open(address: &SsdAddress) -> Result<Self, DiskError> {
         let ssd = Ssd::open(&address.function)?;
         let nsid = address.nsid;
-        let namespace = {
-            let mut locked = ssd.lock();
-            let controller = locked.as_mut().ok_or_else(|| ssd.ended())?;
-            let namespace = controller.namespace(nsid);
-            namespace.map_err(|error| DiskError::Ssd {
-                name: ssd.name.clone(),
-                error: error.to_string(),
-            })?
-        };
+        let namespace = ssd.with(|controller| controller.namespace(nsid))?;
         Ok(Self {
             nsid,
             // CAST: the number of a bit of 32.
             #[expect(clippy::cast_possible_truncation, reason = "at most 31")]
             shift: namespace.block_bytes.trailing_zeros() as u8,
             is_protected: namespace.is_write_protected,
+            bytes: AtomicU64::new(namespace.blocks * u64::from(namespace.block_bytes)),
             ssd,
         })
+    }
+
+    /// Claims the namespace for a disk.
+    pub(super) fn claim(&self, read_only: bool) -> Result<SsdClaim, DiskError> {
+        let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (self.ssd.name.clone(), self.nsid);
+        let (count, are_reading) = claims.entry(key.clone()).or_insert((0, true));
+        if *count > 0 && !(*are_reading && read_only) {
+            return Err(DiskError::Taken {
+                what: format!("namespace {} of {}", self.nsid, self.ssd.name),
+                holder: "another namespace of this process".to_owned(),
+            });
+        }
+        *count += 1;
+        *are_reading = read_only;
+        Ok(SsdClaim(key.0, key.1))
     }
 
     /// Returns the SSD.
@@ -282,17 +347,35 @@ impl SsdDisk {
         self.ssd.deallocates
     }
 
-    /// Reads the size of the namespace in bytes.
-    pub(super) fn bytes(&self) -> Result<u64, DiskError> {
-        let mut locked = self.ssd.lock();
-        let controller = locked.as_mut().ok_or_else(|| self.ssd.ended())?;
-        let namespace = controller.namespace(self.nsid);
-        let namespace = namespace.map_err(|error| DiskError::Ssd {
-            name: self.ssd.name.clone(),
-            error: error.to_string(),
-        })?;
-        Ok(namespace.blocks << self.shift)
+    /// Returns the size of the namespace in bytes, as it was last read.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
+
+    /// Reads the size of the namespace.
+    pub(super) fn refresh(&self) -> Result<(), DiskError> {
+        let nsid = self.nsid;
+        let namespace = self.ssd.with(|controller| controller.namespace(nsid))?;
+        let (now, before) = (namespace.block_bytes, 1 << self.shift);
+        if now != before {
+            return Err(DiskError::Ssd {
+                name: self.ssd.name.clone(),
+                error: format!("namespace {nsid} has blocks of {now} bytes now, and had {before}"),
+            });
+        }
+        let bytes = namespace.blocks << self.shift;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Ends an open SSD, as one that has a fatal status.
+#[cfg(test)]
+pub(crate) fn end(name: &str) {
+    let open = OPEN.lock().expect("no panic");
+    let ssd = open.get(name).and_then(Weak::upgrade).expect("it is open");
+    drop(open);
+    assert!(ssd.stop(Cause::Fatal));
 }
 
 #[cfg(test)]
@@ -303,12 +386,12 @@ mod tests {
     fn an_address_is_that_of_a_function_and_may_name_a_namespace() {
         for (text, function, nsid) in [
             ("0000:5e:00.0", "0000:5e:00.0", 1),
-            ("5e:00.0,namespace=2", "5e:00.0", 2),
+            ("5E:00.0,namespace=2", "0000:5e:00.0", 2),
             ("vfio-user:/run/ssd.sock", "vfio-user:/run/ssd.sock", 1),
         ] {
             let address: SsdAddress = text.parse().expect(text);
             assert_eq!((&*address.function, address.nsid), (function, nsid));
-            assert_eq!(address.to_string(), text);
+            assert_eq!(address.to_string().parse(), Ok(address));
         }
         for wrong in [
             "",

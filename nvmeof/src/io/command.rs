@@ -489,7 +489,7 @@ impl Io {
                     self.work = Work::Forced;
                 }
                 let may_deallocate = sqe.cdw12.get() & MAY_DEALLOCATE != 0;
-                if may_deallocate && namespace.disk().deallocates() {
+                if may_deallocate && namespace.disk().zeroes_deallocated() {
                     Operation::Deallocate { offset, bytes }
                 } else {
                     Operation::Zero { offset, bytes }

@@ -109,6 +109,12 @@ impl Disks {
         }
     }
 
+    /// Returns whether the worker has queues on SSDs.
+    #[cfg(test)]
+    pub(crate) fn has_ssds(&self) -> bool {
+        !self.ssds.is_empty()
+    }
+
     /// Submits a disk operation of a command. Returns the number of operations that will complete: 1, or 0 for a null
     /// disk.
     #[inline]
@@ -234,7 +240,11 @@ impl Disks {
     pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
         let until = RealClock::new().now() + no_longer_than;
         while self.ssds.outstanding() > 0 && RealClock::new().now() < until {
-            self.sleep(&[], POLL_INTERVAL)?;
+            let slept = self.sleep(&[], POLL_INTERVAL);
+            while self.ssds.next().is_some() {}
+            if slept.is_err() {
+                break;
+            }
         }
         self.ssds.clear();
         let waited = self.reactor.wait_all(until);

@@ -8,8 +8,12 @@
 //! network's device has put it: the worker's memory is mapped for the SSD, too. A queue and its mappings are made at
 //! the first operation of a disk.
 //!
-//! If an SSD ends, it is stopped, and then every command that has no answer fails. Until it is stopped, it may access
-//! the memory of its commands, so they wait.
+//! If an SSD ends, the commands that it did not get fail. It is stopped, and then every command that has no answer
+//! fails, too. Until it is stopped, it may access the memory of its commands, so they wait. A queue of an SSD that was
+//! stopped is dropped, so that the function can be opened again.
+//!
+//! An SSD is silent if a queue has a command for longer than its time limit, and no other command of the queue has
+//! ended for as long.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +25,7 @@ use nix::errno::Errno;
 use udapl::reactor::{FileOperation, ReactorError};
 
 use super::ended::Ended;
-use crate::disk::ssd::{Ssd, SsdDisk};
+use crate::disk::ssd::{LIMIT, Ssd, SsdDisk};
 use crate::nvme::command::{Range, io as opcode};
 use crate::nvme::{Sqe, Status};
 
@@ -31,10 +35,12 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const TAKEN: usize = 32;
 /// Number of lists of ranges for Dataset Management, each of one range.
 const LISTS: u16 = 256;
-/// Number of polls between two checks of a queue whose commands are outstanding.
-const POLLS_PER_CHECK: u32 = 1 << 16;
-/// Maximum number of blocks of Write Zeroes.
-const MOST_ZEROES: u64 = 1 << 16;
+/// Interval at which a queue with outstanding commands is checked, and at which a stop is repeated.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Time after which a worker that was refused a queue asks for one again.
+const REFUSED: Duration = Duration::from_secs(5);
+/// Maximum number of bytes that a command deallocates.
+const MOST_DEALLOCATED: u64 = 1 << 30;
 /// Deallocate attribute of Dataset Management.
 const DEALLOCATE: u32 = 1 << 2;
 /// Bit of a cookie: the command is a part of an operation. Bits 31:0 are the command of the host, 52:32 the bytes.
@@ -71,9 +77,22 @@ struct Queue {
     lists: DmaBuffer,
     free_lists: Vec<u16>,
     waiting: VecDeque<Wanted>,
+    /// Cookies of commands that cannot be submitted.
+    broken: Vec<u64>,
     parts: Vec<Part>,
-    polls: u32,
-    has_ended: bool,
+    /// Time at which a command was submitted to an idle queue, or ended.
+    moved: Instant,
+    next_check: Instant,
+    /// True once the SSD was stopped.
+    is_over: bool,
+}
+
+/// Outcome of an attempt to submit a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Submitted,
+    NoRoom,
+    Impossible,
 }
 
 /// The queues of a worker.
@@ -83,6 +102,8 @@ pub(super) struct SsdQueues {
     /// The worker's memory, in which the data of commands is.
     memory: Vec<DmaBuffer>,
     done: VecDeque<Ended>,
+    /// SSDs that have refused a queue, and the time at which they are asked again.
+    refused: Vec<(Arc<Ssd>, Instant)>,
 }
 
 /// Returns the error of an operation whose SSD failed it, or has ended.
@@ -96,15 +117,25 @@ fn failed(ssd: &Ssd, operation: &'static str, errno: Errno) -> ReactorError {
     }
 }
 
-/// Returns the errno for a status, from which the host's status follows.
-fn errno_of(status: Status) -> Errno {
-    match Status::of_field(status.field() & 0x7fff) {
-        Status::CAPACITY => Errno::ENOSPC,
-        Status::WRITE_PROTECTED => Errno::EROFS,
-        Status::INVALID_OPCODE => Errno::EOPNOTSUPP,
+/// Returns the result of an operation from the status and the bytes of its commands. A disk that is too short moves
+/// fewer bytes.
+fn result_of(ssd: &Ssd, status: Status, bytes: usize) -> Result<usize, ReactorError> {
+    /// Type of a status of the medium: SCT 2h.
+    const MEDIUM: u16 = 2;
+    if status.is_success() {
+        return Ok(bytes);
+    }
+    tracing::debug!(ssd = ssd.name(), %status, "a command failed");
+    let errno = match status.code() {
+        code if code == Status::LBA_RANGE.code() => return Ok(0),
+        code if code == Status::CAPACITY.code() => Errno::ENOSPC,
+        code if code == Status::WRITE_PROTECTED.code() => Errno::EROFS,
+        code if code == Status::INVALID_OPCODE.code() => Errno::EOPNOTSUPP,
+        code if code >> 8 == MEDIUM => Errno::EIO,
         _ if hw_nvme::may_repeat(status) => Errno::EAGAIN,
         _ => Errno::EIO,
-    }
+    };
+    Err(failed(ssd, "a command", errno))
 }
 
 impl SsdQueues {
@@ -113,10 +144,10 @@ impl SsdQueues {
         self.memory = memory.to_vec();
     }
 
-    /// Returns whether there is no queue.
+    /// Returns whether there is no queue, and no operation that has ended.
     #[inline]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.done.is_empty()
     }
 
     /// Begins an operation of a command of the host.
@@ -127,54 +158,58 @@ impl SsdQueues {
         io: u32,
         now: Instant,
     ) -> Result<(), ReactorError> {
-        let same = |queue: &Queue| Arc::ptr_eq(&queue.ssd, disk.ssd());
+        let ssd = disk.ssd();
+        if ssd.has_ended() {
+            return Err(failed(ssd, "an operation", Errno::ENODEV));
+        }
+        let same = |queue: &Queue| Arc::ptr_eq(&queue.ssd, ssd);
         let at = match self.all.iter().position(same) {
             Some(at) => at,
-            None => self.make(disk.ssd())?,
+            None => self.make(ssd, now)?,
         };
-        let queue = &mut self.all[at];
-        if queue.has_ended {
-            return Err(failed(&queue.ssd, "an operation", Errno::ENODEV));
-        }
-        queue.ask(disk, operation, io, now)
+        self.all[at].ask(disk, operation, io, now)
     }
 
     /// Makes a queue. Returns its index.
     #[cold]
-    fn make(&mut self, ssd: &Arc<Ssd>) -> Result<usize, ReactorError> {
-        let refused = |error: &dyn core::fmt::Display| {
-            tracing::error!(ssd = ssd.name(), %error, "no queue for this worker");
-            failed(ssd, "a queue", Errno::ENODEV)
-        };
+    fn make(&mut self, ssd: &Arc<Ssd>, now: Instant) -> Result<usize, ReactorError> {
+        self.refused.retain(|(_, until)| *until > now);
+        let no_queue = || failed(ssd, "a queue", Errno::ENODEV);
+        if self.refused.iter().any(|(one, _)| Arc::ptr_eq(one, ssd)) {
+            return Err(no_queue());
+        }
         let bytes = usize::from(LISTS) * Range::BYTES as usize; // CAST: widening.
-        let (pair, lists) = ssd.queue(bytes).map_err(|error| refused(&error))?;
-        let memory = self.memory.iter().map(|one| one.map_for(ssd.function()));
-        let memory = memory.collect::<Result<Vec<_>, _>>();
-        let memory = match memory {
-            Ok(memory) => memory,
-            Err(error) => {
-                ssd.delete_queue(pair);
-                return Err(refused(&error));
-            }
-        };
+        let made = ssd.queue(&self.memory, bytes);
+        let made = made.map_err(|error| {
+            tracing::error!(ssd = ssd.name(), %error, "no queue for this worker");
+            self.refused.push((Arc::clone(ssd), now + REFUSED));
+            no_queue()
+        })?;
         self.all.push(Queue {
             ssd: Arc::clone(ssd),
-            pair,
-            memory,
-            lists,
+            pair: made.pair,
+            memory: made.memory,
+            lists: made.own,
             free_lists: (0..LISTS).rev().collect(),
             waiting: VecDeque::new(),
+            broken: Vec::new(),
             parts: Vec::new(),
-            polls: 0,
-            has_ended: false,
+            moved: now,
+            next_check: now + CHECK_INTERVAL,
+            is_over: false,
         });
         Ok(self.all.len() - 1)
     }
 
     /// Submits what waits, and takes completions.
     pub(super) fn poll(&mut self, now: Instant) {
+        let mut has_ended = false;
         for queue in &mut self.all {
             queue.poll(now, &mut self.done);
+            has_ended |= queue.is_over;
+        }
+        if has_ended {
+            self.all.retain(|queue| !queue.is_over);
         }
     }
 
@@ -191,9 +226,8 @@ impl SsdQueues {
             if let Some(interrupt) = queue.pair.interrupt() {
                 let _signals = interrupt.take();
             }
-            queue.ssd.check(&queue.pair, now);
-            queue.poll(now, &mut self.done);
         }
+        self.poll(now);
         self.done.is_empty()
     }
 
@@ -209,7 +243,7 @@ impl SsdQueues {
         all.any(|queue| queue.pair.outstanding() > 0 && queue.pair.interrupt().is_none())
     }
 
-    /// Returns the number of operations that have not ended.
+    /// Returns the number of commands that have not ended.
     pub(super) fn outstanding(&self) -> usize {
         let of = |queue: &Queue| queue.pair.outstanding() + queue.waiting.len();
         self.all.iter().map(of).sum()
@@ -218,13 +252,10 @@ impl SsdQueues {
     /// Ends all queues and mappings. If a command is outstanding, its SSD is stopped first.
     pub(super) fn clear(&mut self) {
         for queue in self.all.drain(..) {
-            if queue.pair.outstanding() > 0 && !queue.has_ended {
-                let is_stopped = queue.ssd.stop(Cause::Stopped);
-                if !is_stopped {
-                    // The SSD may still access the memory of its commands.
-                    core::mem::forget(queue);
-                    continue;
-                }
+            if queue.pair.outstanding() > 0 && !queue.ssd.stop(Cause::Stopped) {
+                // The SSD may still access the memory of its commands.
+                core::mem::forget(queue);
+                continue;
             }
             let Queue {
                 ssd, pair, memory, ..
@@ -235,6 +266,12 @@ impl SsdQueues {
             drop(memory);
         }
         self.memory.clear();
+    }
+}
+
+impl Drop for SsdQueues {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -275,13 +312,14 @@ impl Queue {
                 if !self.ssd.zeroes() {
                     return Err(failed(&self.ssd, "zero", Errno::EOPNOTSUPP));
                 }
+                // Without a limit of its own, Write Zeroes has that of transfers (Linux `nvme_config_discard`).
+                let most = u64::from(self.ssd.max_transfer()) >> shift;
                 let (first, blocks) = (offset >> shift, bytes >> shift);
-                let count = u32::try_from(blocks.div_ceil(MOST_ZEROES)).unwrap_or(u32::MAX);
+                let count = u32::try_from(blocks.div_ceil(most)).unwrap_or(u32::MAX);
                 let cookie = self.cookie(io, count);
                 for number in 0..u64::from(count) {
-                    let from = number * MOST_ZEROES;
-                    // CAST: at most 65,536.
-                    let length = (blocks - from).min(MOST_ZEROES) as u32;
+                    let from = number * most;
+                    let length = u32::try_from((blocks - from).min(most)).unwrap_or(u32::MAX);
                     let sqe =
                         block_command(opcode::WRITE_ZEROES, nsid, first + from, length, false);
                     self.submit(sqe, None, cookie, now);
@@ -289,12 +327,13 @@ impl Queue {
                 Ok(())
             }
             FileOperation::Deallocate { offset, bytes } => {
+                let most = MOST_DEALLOCATED >> shift;
                 let (first, blocks) = (offset >> shift, bytes >> shift);
-                let count = u32::try_from(blocks.div_ceil(u32::MAX.into())).unwrap_or(u32::MAX);
+                let count = u32::try_from(blocks.div_ceil(most)).unwrap_or(u32::MAX);
                 let cookie = self.cookie(io, count);
                 for number in 0..u64::from(count) {
-                    let from = number * u64::from(u32::MAX);
-                    let length = u32::try_from(blocks - from).unwrap_or(u32::MAX);
+                    let from = number * most;
+                    let length = u32::try_from((blocks - from).min(most)).unwrap_or(u32::MAX);
                     let mut sqe = command(opcode::DATASET_MANAGEMENT, nsid);
                     sqe.cdw11 = DEALLOCATE.into();
                     let wanted = Wanted {
@@ -379,19 +418,26 @@ impl Queue {
     /// Submits a command, or lets it wait.
     #[inline]
     fn push(&mut self, wanted: Wanted, now: Instant) {
-        if !self.waiting.is_empty() || !self.try_submit(&wanted, now) {
-            self.waiting.push_back(wanted);
+        if !self.waiting.is_empty() {
+            return self.waiting.push_back(wanted);
+        }
+        if self.pair.outstanding() == 0 {
+            self.moved = now;
+        }
+        match self.try_submit(&wanted, now) {
+            Attempt::Submitted => {}
+            Attempt::NoRoom => self.waiting.push_back(wanted),
+            Attempt::Impossible => self.broken.push(wanted.cookie),
         }
     }
 
     /// Submits a command if there is room.
     #[inline]
-    fn try_submit(&mut self, wanted: &Wanted, now: Instant) -> bool {
+    fn try_submit(&mut self, wanted: &Wanted, now: Instant) -> Attempt {
         let (mut sqe, mut cookie, mut data) = (wanted.sqe, wanted.cookie, wanted.data);
-        let mut list = None;
         if let Some((first, blocks)) = wanted.range {
             let Some(number) = self.free_lists.last().copied() else {
-                return false;
+                return Attempt::NoRoom;
             };
             let range = Range {
                 attributes: 0.into(),
@@ -404,54 +450,69 @@ impl Queue {
                 iova: self.lists.iova().advance(at),
                 bytes: Range::BYTES,
             });
+            // The field is the number of ranges, less one.
             sqe.cdw10 = 0.into();
             cookie |= HAS_LIST | u64::from(number) << 32;
-            list = Some(number);
         }
         match self.pair.submit(sqe, data.as_slice(), cookie, now) {
             Ok(()) => {
-                if list.is_some() {
+                if wanted.range.is_some() {
                     self.free_lists.pop();
                 }
-                true
+                Attempt::Submitted
             }
-            // The end of the controller is noticed by the next poll.
-            Err(SubmitError::Full | SubmitError::Ended(_)) => false,
+            // The next poll notices the end of the controller.
+            Err(SubmitError::Full | SubmitError::Ended(_)) => Attempt::NoRoom,
             Err(SubmitError::Data(error)) => {
                 // The pages of a command are the worker's own, so this is a bug.
                 tracing::error!(ssd = self.ssd.name(), %error, "the data of a command");
-                false
+                Attempt::Impossible
             }
         }
     }
 
+    /// Submits what waits, tells the SSD of it, and takes completions.
     fn poll(&mut self, now: Instant, done: &mut VecDeque<Ended>) {
-        loop {
+        while self.pair.has_completion() {
             let mut answers = [Answer::NONE; TAKEN];
-            let count = match self.pair.poll(&mut answers) {
-                Ok(count) => count,
-                Err(cause) => return self.end(cause, done),
+            let Ok(count) = self.pair.poll(&mut answers) else {
+                break;
             };
             for answer in &answers[..count] {
                 self.take(answer.cookie, answer.status, done);
             }
-            while let Some(wanted) = self.waiting.front().copied() {
-                if !self.try_submit(&wanted, now) {
-                    break;
-                }
-                self.waiting.pop_front();
-            }
-            self.pair.ring();
+            self.moved = now;
             if count < TAKEN {
                 break;
             }
         }
-        if self.pair.outstanding() > 0 {
-            self.polls += 1;
-            if self.polls >= POLLS_PER_CHECK {
-                self.polls = 0;
-                self.ssd.check(&self.pair, now);
+        while let Some(wanted) = self.waiting.front().copied() {
+            match self.try_submit(&wanted, now) {
+                Attempt::Submitted => {}
+                Attempt::NoRoom => break,
+                Attempt::Impossible => self.broken.push(wanted.cookie),
             }
+            self.waiting.pop_front();
+        }
+        for cookie in core::mem::take(&mut self.broken) {
+            self.take(cookie, Status::INTERNAL.dnr(), done);
+        }
+        self.pair.ring();
+        if now >= self.next_check {
+            self.next_check = now + CHECK_INTERVAL;
+            self.check(now, done);
+        }
+    }
+
+    /// Checks the SSD, and follows its end.
+    #[cold]
+    fn check(&mut self, now: Instant, done: &mut VecDeque<Ended>) {
+        if self.pair.outstanding() > 0 {
+            let is_silent = now.since(self.moved) > LIMIT;
+            self.ssd.check(&self.pair, now, is_silent);
+        }
+        if let Err(cause) = self.pair.poll(&mut []) {
+            self.end(cause, done);
         }
     }
 
@@ -483,28 +544,21 @@ impl Queue {
             let part = self.parts.swap_remove(at);
             (status, bytes) = (part.status, part.bytes);
         }
-        let result = if status.is_success() {
-            Ok(bytes)
-        } else {
-            tracing::debug!(ssd = self.ssd.name(), %status, "a command failed");
-            Err(failed(&self.ssd, "a command", errno_of(status)))
-        };
+        let result = result_of(&self.ssd, status, bytes);
         done.push_back(Ended { io, result });
     }
 
-    /// Stops an SSD that has ended, and fails its commands.
-    #[cold]
+    /// Fails the commands that an SSD did not get, because it has ended; stops it, and fails the others.
     fn end(&mut self, cause: Cause, done: &mut VecDeque<Ended>) {
+        let waiting = core::mem::take(&mut self.waiting);
+        for wanted in waiting {
+            self.take(wanted.cookie, Status::INTERNAL.dnr(), done);
+        }
         if !self.ssd.stop(cause) {
             return;
         }
-        self.has_ended = true;
-        let unanswered = self.pair.unanswered().unwrap_or_default();
-        let waiting = core::mem::take(&mut self.waiting);
-        let cookies = unanswered
-            .into_iter()
-            .chain(waiting.iter().map(|wanted| wanted.cookie));
-        for cookie in cookies.collect::<Vec<_>>() {
+        self.is_over = true;
+        for cookie in self.pair.unanswered().unwrap_or_default() {
             self.take(cookie, Status::INTERNAL.dnr(), done);
         }
     }

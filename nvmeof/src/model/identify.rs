@@ -196,7 +196,7 @@ fn nvm(namespace: &Namespace) -> Vec<u8> {
     said.attributes = namespace.is_protected().into();
     said.nguid = *namespace.uuid().as_bytes();
     said.block_formats[0].shift = namespace.shift();
-    if namespace.disk().deallocates() {
+    if namespace.disk().zeroes_deallocated() {
         // The bits mean that deallocated blocks read as zeros, and that Write Zeroes may deallocate.
         said.deallocation = 1 | 1 << 3;
     }

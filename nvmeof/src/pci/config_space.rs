@@ -45,12 +45,12 @@ impl ConfigSpace {
             power_on: Vec::new(),
         };
         space.put(0x00, &ID.map(U16::new));
-        // Memory space, bus master, INTx disable.
+        // Software may set Memory Space, Bus Master and Interrupt Disable.
         space.allow(COMMAND, &[0x06, 0x04]);
-        // A list of capabilities.
+        // The function has a list of capabilities.
         space.put(STATUS, &U16::new(1 << 4));
         space.put(0x09, &CLASS);
-        // A 64-bit BAR.
+        // The BAR has 64 bits.
         space.put(BAR_0, &U32::new(0x4));
         // CAST: a power of two below 2^32.
         let mask = U64::new(!(BAR_BYTES as u64 - 1));
@@ -60,22 +60,23 @@ impl ConfigSpace {
         #[expect(clippy::cast_possible_truncation, reason = "offsets below 256")]
         let [power, express, msix] = [POWER as u8, EXPRESS as u8, MSIX as u8];
         space.put(0x34, &power);
-        // Version 3; software may change the power state, which has no effect.
+        // The version is 3. Software may change the power state, which has no effect.
         space.put(POWER, &[0x01, express, 0x03, 0x00, 0x08]);
         space.allow(POWER + 4, &[0x03]);
-        // Version 2, endpoint; function level reset, role-based errors, payloads of 256 bytes.
+        // The version is 2, and the function an endpoint. It has a function level reset, role-based errors and payloads
+        // of 256 bytes.
         space.put(EXPRESS, &[0x10, msix, 0x02, 0x00]);
         space.put(EXPRESS + 4, &U32::new(1 << 28 | 1 << 15 | 1));
         space.allow(DEVICE_CONTROL, &[0xff, 0x7f]);
-        // x4 at 8 GT/s.
+        // The link has four lanes at 8 GT/s.
         space.put(EXPRESS + 0x0c, &U32::new(0x43));
         space.put(EXPRESS + 0x12, &U16::new(0x43));
         space.put(EXPRESS + 0x2c, &U32::new(0x0e));
         space.put(MSIX, &[0x11, 0x00]);
         space.put(MSIX + 2, &U16::new(vectors - 1));
-        // Enable, and function mask.
+        // Software may set Enable and Function Mask.
         space.allow(MSIX + 2, &[0x00, 0xc0]);
-        // Both are in BAR 0.
+        // The table and its pending bits are in BAR 0.
         space.put(MSIX + 4, &[MSIX_TABLE, MSIX_PENDING].map(U32::new));
         space.power_on = space.bytes.clone();
         space

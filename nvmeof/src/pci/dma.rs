@@ -15,6 +15,11 @@ pub(super) const PAGE: u64 = 4096;
 /// Highest I/O address that can be mapped.
 pub(super) const LAST: u64 = (1 << 48) - 1;
 
+/// Returns whether a queue of this many bytes ends at the highest I/O address or below.
+pub(super) const fn is_in_range(at: u64, bytes: u64) -> bool {
+    at <= LAST && bytes <= LAST - at + 1
+}
+
 /// An access that no mapping permits, or that the owner of the memory did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault;
@@ -104,6 +109,7 @@ impl Mappings {
 
     /// Ends exactly one mapping.
     pub(super) fn unmap(&mut self, iova: u64, bytes: usize) -> Result<(), String> {
+        // CAST: widening.
         let is_there = self.0.get(&iova).is_some_and(|it| it.bytes == bytes as u64);
         if !is_there {
             return Err(format!("unmap {iova:#x}+{bytes:#x}: no such mapping"));
@@ -130,11 +136,6 @@ impl Mappings {
 }
 
 impl Part {
-    /// Returns whether the access sends messages to another process, and waits for answers.
-    pub(super) const fn is_asked(&self) -> bool {
-        matches!(self.memory, Bytes::Asked(_))
-    }
-
     pub(super) fn read(&self, out: &mut [u8]) -> Result<(), Fault> {
         let done = match &self.memory {
             Bytes::Here(memory, offset) => memory.try_read_bytes(self.place(*offset), out),
@@ -170,6 +171,7 @@ pub(super) fn pieces(
     mut read: impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
 ) -> Result<Vec<(u64, usize)>, Status> {
     const PAGE_BYTES: usize = 4096;
+    // CAST: widening.
     if bytes > MAX_TRANSFER as usize {
         return Err(Status::INVALID_FIELD.dnr());
     }

@@ -39,6 +39,7 @@ const COMMANDS: u32 = 256;
 const BUFFERS: u32 = 16;
 /// Identifier of the host, of which there is one.
 const HOST_ID: [u8; 16] = [1; 16];
+/// Name of that host.
 const HOST: &str = "nqn.2026-11.org.udapl:host-of-the-ssd";
 /// Maximum time of a sleep.
 const TICK: Duration = Duration::from_secs(1);
@@ -58,10 +59,9 @@ impl Access {
             let at = iova.checked_add(done as u64).ok_or(Fault)?; // CAST: widening.
             let registers = self.shared.registers();
             let part = registers.part(self.generation, (at, out.len() - done), false)?;
-            // Another process answers only while the lock is free.
-            let locked = (!part.is_asked()).then_some(registers);
+            // The lock stays until another process has answered, for a bounded time.
             part.read(&mut out[done..done + part.bytes])?;
-            drop(locked);
+            drop(registers);
             done += part.bytes;
         }
         Ok(())
@@ -73,9 +73,8 @@ impl Access {
             let at = iova.checked_add(done as u64).ok_or(Fault)?; // CAST: widening.
             let registers = self.shared.registers();
             let part = registers.part(self.generation, (at, data.len() - done), true)?;
-            let locked = (!part.is_asked()).then_some(registers);
             part.write(&data[done..done + part.bytes])?;
-            drop(locked);
+            drop(registers);
             done += part.bytes;
         }
         Ok(())
@@ -133,6 +132,17 @@ impl LockOwner for Locked {
     }
 }
 
+/// Sets the fatal status when the thread ends, also by a panic.
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut registers = self.0.registers();
+        let generation = registers.seen().generation;
+        registers.fail(&self.0.bar, generation);
+    }
+}
+
 /// The controller.
 pub(super) struct Engine {
     access: Access,
@@ -145,6 +155,16 @@ pub(super) struct Engine {
     admin: Option<Connected>,
     /// True after an error that no completion can report, until the generation ends.
     has_failed: bool,
+    /// Status after a shutdown, which is published when no command is under way.
+    shutdown: Option<u32>,
+    /// True once the flush of a shutdown has begun, and while it is under way.
+    is_flushed: bool,
+    is_flushing: bool,
+    /// Deletions of submission queues that wait until the disks have ended the queues' commands: queue and command
+    /// identifier.
+    deletions: Vec<(u16, u16)>,
+    /// I/O queue that a command was fetched from last.
+    served: u16,
     submissions: BTreeMap<u16, Submission>,
     completions: BTreeMap<u16, Completion>,
     commands: Commands,
@@ -204,6 +224,11 @@ impl Engine {
             cc: 0,
             admin: None,
             has_failed: false,
+            shutdown: None,
+            is_flushed: false,
+            is_flushing: false,
+            deletions: Vec::new(),
+            served: 0,
             submissions: BTreeMap::new(),
             completions: BTreeMap::new(),
             commands: Commands::new(
@@ -223,15 +248,15 @@ impl Engine {
     /// Runs until the SSD is dropped.
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.access.shared);
+        let _guard = Guard(Arc::clone(&shared));
         loop {
             // Later signals end the sleep.
             let _signals = shared.wake.take();
-            let seen = shared.registers().seen();
-            if seen.is_stopping {
+            let ran = self.run_until_idle();
+            if ran.as_ref().is_ok_and(|goes_on| !goes_on) {
                 break;
             }
-            let ran = self.run_once(&seen);
-            let slept = ran.and_then(|()| {
+            let slept = ran.and_then(|_| {
                 let wake = [shared.wake.as_fd()];
                 self.commands.disks.sleep(&wake, TICK)
             });
@@ -248,33 +273,47 @@ impl Engine {
         }
     }
 
+    /// Does all that can be done without a wait. Returns false if the SSD was dropped.
+    fn run_until_idle(&mut self) -> Result<bool, ReactorError> {
+        loop {
+            // Registers may change while commands are carried out.
+            let seen = self.access.shared.registers().seen();
+            if seen.is_stopping {
+                return Ok(false);
+            }
+            if !self.run_once(&seen)? {
+                return Ok(true);
+            }
+        }
+    }
+
     fn now(&self) -> Moment {
         self.began.elapsed()
     }
 
-    /// Does all that can be done without a wait.
-    fn run_once(&mut self, seen: &Seen) -> Result<(), ReactorError> {
+    /// Follows the registers, and runs one iteration. Returns whether a command has moved.
+    fn run_once(&mut self, seen: &Seen) -> Result<bool, ReactorError> {
         if seen.generation != self.access.generation {
             self.end_queues();
             self.access.generation = seen.generation;
             self.has_failed = false;
         }
-        if seen.cc & ENABLE != 0 && self.admin.is_none() && !self.has_failed {
+        let is_enabled = seen.cc & ENABLE != 0;
+        // A write of the time before must not reach the disk after a write of the time to come.
+        if is_enabled && self.admin.is_none() && !self.has_failed && !self.has_orphan(None) {
             self.enable(seen);
         } else if self.admin.is_some() && seen.cc != self.cc {
             self.configure(seen.cc);
         }
         self.take_doorbells();
-        loop {
-            let mut has_moved = self.poll_disks()?;
-            has_moved |= self.continue_waiting();
-            has_moved |= self.fetch();
-            self.take_notices();
-            self.write_completions();
-            if !has_moved {
-                return Ok(());
-            }
-        }
+        let mut has_moved = self.poll_disks()?;
+        has_moved |= self.continue_waiting();
+        has_moved |= self.fetch();
+        self.finish_deletions();
+        self.finish_shutdown();
+        self.take_notices();
+        self.write_completions();
+        Ok(has_moved)
     }
 
     /// Sets the fatal status: an error that no completion can report. No more commands are fetched.
@@ -304,32 +343,52 @@ impl Engine {
         }
     }
 
-    /// Fetches commands, as long as there are places for them. Returns whether there was one.
+    /// Fetches commands, as long as there are places for them: one of each queue at a time (CC.AMS, round robin).
+    /// Returns whether there was one.
     fn fetch(&mut self) -> bool {
-        let numbers: Vec<u16> = self.submissions.keys().copied().collect();
         let mut has_moved = false;
-        for number in numbers {
-            while !self.has_failed && (number == 0 || !self.free.is_empty()) {
-                let Some(queue) = self.submissions.get_mut(&number) else {
-                    break;
-                };
-                let Some(at) = queue.take() else {
-                    break;
-                };
-                let mut sqe = Sqe::new_zeroed();
-                if self.access.read(at, sqe.as_mut_bytes()) == Err(Fault) {
-                    self.fail();
-                    break;
-                }
-                has_moved = true;
-                if number == 0 {
-                    self.administer(&sqe);
-                } else {
-                    self.begin(number, sqe);
-                }
+        loop {
+            let (served, all) = (self.served, self.submissions.keys().copied());
+            let (before, after): (Vec<u16>, Vec<u16>) = all.partition(|number| *number <= served);
+            let mut has_fetched = false;
+            for number in after.into_iter().chain(before) {
+                has_fetched |= self.fetch_one(number);
             }
+            if !has_fetched {
+                return has_moved;
+            }
+            has_moved = true;
         }
-        has_moved
+    }
+
+    /// Fetches and begins a command of a queue. Returns false if there is none, or no place for it or its completion.
+    fn fetch_one(&mut self, number: u16) -> bool {
+        if self.has_failed || number != 0 && self.free.is_empty() {
+            return false;
+        }
+        let Some(queue) = self.submissions.get_mut(&number) else {
+            return false;
+        };
+        // A host that does not take its completions gets no more of them.
+        let of = self.completions.get(&queue.completion);
+        if of.is_none_or(|of| of.is_behind(queue.under_way)) {
+            return false;
+        }
+        let Some(at) = queue.take() else {
+            return false;
+        };
+        let mut sqe = Sqe::new_zeroed();
+        if self.access.read(at, sqe.as_mut_bytes()) == Err(Fault) {
+            self.fail();
+            return false;
+        }
+        if number == 0 {
+            self.administer(&sqe);
+        } else {
+            self.served = number;
+            self.begin(number, sqe);
+        }
+        true
     }
 
     /// Begins a command of an I/O queue.
@@ -343,6 +402,7 @@ impl Engine {
         // The table knows no page entries. From here on, the data is like that behind a keyed descriptor.
         sqe.flags = sqe.flags & !PSDT | PSDT_SGL;
         let first = queue.first.take();
+        queue.under_way += 1;
         let io = &mut self.commands.ios[place];
         io.sqe = sqe;
         io.begin(
@@ -395,8 +455,10 @@ impl Engine {
                 }
             }
             Do::Put => {
+                let (queue, sqe) = (io.queue, io.sqe);
                 if let Err(status) = self.put_data(at) {
                     self.commands.ios[at as usize].status = status; // CAST: widening.
+                    self.note_error(queue, &sqe, status);
                 }
                 self.end(at);
             }
@@ -499,11 +561,11 @@ impl Engine {
         let keys = [0, 8].map(|key| buffer.read_obj::<U64>(from + key).get());
         // Number of dwords that the host wants, less one, in dword 10 of Reservation Report.
         let room = sqe.cdw10.get().saturating_add(1).saturating_mul(4);
-        let room = if sqe.opcode == opcode::RESERVATION_REPORT {
-            room.min(MAX_TRANSFER)
-        } else {
-            0
-        };
+        let is_report = sqe.opcode == opcode::RESERVATION_REPORT;
+        if is_report && room > MAX_TRANSFER {
+            return self.carry_out(at, Do::Refuse(Status::INVALID_FIELD.dnr()));
+        }
+        let room = if is_report { room } else { 0 };
         let number = u16::try_from(queue.place).unwrap_or(0);
         let controller = self.admin.as_ref().map_or(0, |admin| admin.controller);
         let mut model = self.access.shared.model();
@@ -515,9 +577,11 @@ impl Engine {
         }
         if status.is_success()
             && !data.is_empty()
+            // CAST: widening.
             && let Err(refused) = self.access.put(self.prps[at as usize], &data)
         {
             status = refused;
+            self.note_error(queue, &sqe, status);
         }
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         io.answer(status, result, false);
@@ -537,13 +601,19 @@ impl Engine {
         let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         io.step(Step::Post);
         io.step(Step::Sent);
+        if io.queue.place == 0 {
+            // The flush of a shutdown, which no host has sent.
+            self.is_flushing = false;
+        }
         let done = Done {
             queue: u16::try_from(io.queue.place).unwrap_or(0),
             cid: io.sqe.cid.get(),
             status: io.status,
             result: io.result,
         };
-        self.complete(done);
+        if done.queue != 0 {
+            self.complete(done);
+        }
         self.release(at);
     }
 
@@ -566,6 +636,13 @@ impl Engine {
         if io.state() != State::Free {
             // The command took a step that its state does not have.
             return;
+        }
+        let number = u16::try_from(io.queue.place);
+        let queue = number
+            .ok()
+            .and_then(|number| self.submissions.get_mut(&number));
+        if let Some(queue) = queue {
+            queue.under_way = queue.under_way.saturating_sub(1);
         }
         if let Some(lock) = self.commands.release(at) {
             lock.namespace().unlock(lock.block());
@@ -630,35 +707,65 @@ impl Engine {
         has_moved
     }
 
-    /// Answers event requests.
+    /// Answers event requests, and follows the end of the controller in the model.
     fn take_notices(&mut self) {
+        let Some(ours) = self.admin.as_ref().map(|admin| admin.controller) else {
+            return;
+        };
         let shared = Arc::clone(&self.access.shared);
         let mut model = shared.model();
-        let ours = self.admin.as_ref().map(|admin| admin.controller);
-        for notice in model.take_notices() {
-            let Notice::Event { controller, .. } = notice else {
-                continue;
-            };
-            while ours == Some(controller)
-                && !self.events.is_empty()
-                && let Some(answer) = model.next_event(controller)
-                && let Some(cid) = self.events.pop_front()
-            {
-                self.complete(Done {
-                    queue: 0,
-                    cid,
-                    status: answer.status,
-                    result: answer.result,
-                });
-            }
+        let is_over = Notice::Over { controller: ours };
+        if model.take_notices().contains(&is_over) {
+            drop(model);
+            self.end_queues();
+            return self.fail();
+        }
+        // An event may have come before its request.
+        while !self.events.is_empty()
+            && let Some(answer) = model.next_event(ours)
+            && let Some(cid) = self.events.pop_front()
+        {
+            self.complete(Done {
+                queue: 0,
+                cid,
+                status: answer.status,
+                result: answer.result,
+            });
         }
     }
 
+    /// Returns whether a disk has a command of a queue that has ended, or of any.
+    fn has_orphan(&self, of: Option<u16>) -> bool {
+        self.commands.ios.iter().any(|io| {
+            let is_of = of.is_none_or(|of| io.queue.place == u32::from(of));
+            is_of && io.is_orphan && io.state() != State::Free
+        })
+    }
+
+    /// Answers deletions of submission queues whose commands the disks have ended.
+    fn finish_deletions(&mut self) {
+        let waiting = core::mem::take(&mut self.deletions);
+        for (number, cid) in waiting {
+            if self.has_orphan(Some(number)) {
+                self.deletions.push((number, cid));
+                continue;
+            }
+            self.complete(Done {
+                queue: 0,
+                cid,
+                status: Status::SUCCESS,
+                result: 0,
+            });
+        }
+    }
+
+    /// Writes completions, those of the admin queue last: the answer to a deletion follows the completions of its
+    /// queue.
     fn write_completions(&mut self) {
         let mut has_failed = false;
-        for queue in self.completions.values_mut() {
+        for queue in self.completions.values_mut().rev() {
             let mut has_written = false;
-            while let Some((done, at, phase)) = queue.take() {
+            while !has_failed && let Some((done, at, phase)) = queue.take() {
                 let of = self.submissions.get(&done.queue);
                 let head = of.map_or(0, |of| of.head);
                 let cqe = Cqe {
@@ -668,7 +775,7 @@ impl Engine {
                     cid: done.cid.into(),
                     status: (done.status.field() | u16::from(phase)).into(),
                 };
-                has_failed |= self.access.complete(at, &cqe) == Err(Fault);
+                has_failed = self.access.complete(at, &cqe) == Err(Fault);
                 has_written = true;
             }
             if has_written && let Some(vector) = queue.vector {
@@ -696,13 +803,13 @@ impl Engine {
     fn end_queues(&mut self) {
         let queues = core::mem::take(&mut self.submissions);
         self.drop_commands(None);
-        for (number, queue) in queues {
-            if number != 0 {
-                self.commands.lists.remove_user(queue.list);
-            }
+        for queue in queues.into_values() {
+            self.commands.lists.remove_user(queue.list);
         }
         self.completions.clear();
         self.events.clear();
+        self.deletions.clear();
+        (self.shutdown, self.is_flushing) = (None, false);
         if let Some(admin) = self.admin.take() {
             let mut model = self.access.shared.model();
             model.queue_lost(admin.controller, 0, admin.connection);

@@ -13,7 +13,10 @@
 //!
 //! A write of a register returns at once. The thread does the work. It accesses the driver's memory only under the lock
 //! of the registers, and only for the queues of the present generation. So memory is not accessed any more after its
-//! mapping has ended, or after the controller was disabled, reset or removed.
+//! mapping has ended, or after the controller was disabled, reset or removed. Disks go on with the commands that they
+//! have: the controller is ready again, a queue is deleted and a shutdown is complete only after those have ended.
+//!
+//! A doorbell with a wrong value, or of a queue that does not exist, has no effect. No event reports it.
 //!
 //! The sources are NVM Express Base Specification 2.0 and PCIe Transport Specification 1.0.
 
@@ -21,6 +24,7 @@ mod config_space;
 mod dma;
 mod engine;
 mod no_device;
+mod pages;
 mod queues;
 mod registers;
 

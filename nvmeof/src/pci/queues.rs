@@ -25,6 +25,8 @@ pub(super) struct Submission {
     pub list: u32,
     /// First command of a fused pair, which waits for the second.
     pub first: Option<u32>,
+    /// Number of commands that were fetched and have no result.
+    pub under_way: u32,
 }
 
 /// The result of a command.
@@ -77,6 +79,12 @@ impl Completion {
             vector,
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Returns whether as many results wait as the queue has entries, with those of `under_way` commands.
+    pub(super) fn is_behind(&self, under_way: u32) -> bool {
+        // CAST: widening.
+        self.waiting.len() + under_way as usize >= self.entries as usize
     }
 
     /// Takes the next result that can be written, with its address and phase bit; `None` if there is none, or no room.

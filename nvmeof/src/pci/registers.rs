@@ -56,7 +56,6 @@ pub(super) struct Registers {
 pub(super) struct Seen {
     pub generation: u64,
     pub cc: u32,
-    pub is_ready: bool,
     pub admin: AdminQueues,
     pub is_stopping: bool,
 }
@@ -131,8 +130,9 @@ impl Registers {
         let Some(bytes) = bytes.first_chunk::<4>().filter(|_| bytes.len() == 4) else {
             return;
         };
-        // CAST: the caller has checked that the offset is behind the properties.
+        // The caller has checked that the offset is behind the properties.
         let at = usize::try_from(offset).unwrap_or(usize::MAX) - PROPERTIES;
+        // CAST: widening.
         if !at.is_multiple_of(4) || at >= MSIX_TABLE as usize - PROPERTIES {
             return;
         }
@@ -210,7 +210,6 @@ impl Registers {
         Seen {
             generation: self.generation,
             cc: self.cc,
-            is_ready: self.csts & csts::RDY != 0,
             admin: self.admin,
             is_stopping: self.is_stopping,
         }

@@ -33,18 +33,18 @@ pub(crate) struct Options {
     /// A file or a block device; repeat the option for namespaces 1, 2 and so on.
     #[arg(long, value_name = "PATH", required = true)]
     disk: Vec<PathBuf>,
-    /// Bytes of a block: 512 or 4096.
+    /// Number of bytes of a block, 512 or 4096.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(512..=4096))]
     block: u32,
     /// Number of I/O queues.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Serial number.
-    #[arg(long, default_value = "1")]
-    serial: String,
-    /// The name of the subsystem.
-    #[arg(long, value_name = "NQN", default_value = "nqn.2026-11.org.udapl:ssd")]
-    subsystem: Nqn,
+    /// Serial number. The default follows from the socket's path.
+    #[arg(long)]
+    serial: Option<String>,
+    /// The name of the subsystem. The default follows from the socket's path.
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<Nqn>,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -56,9 +56,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
         4096 => 12,
         block => return Err(format!("--block {block}: 512 or 4096").into()),
     };
+    // Hosts tell SSDs apart by name and serial number, so two sockets have two of each.
+    let path = std::path::absolute(&options.socket)?;
+    let own = Uuid::new_v5(&Uuid::NAMESPACE_URL, path.as_os_str().as_encoded_bytes());
+    let subsystem = match &options.subsystem {
+        Some(name) => name.clone(),
+        None => format!("nqn.2014-08.org.nvmexpress:uuid:{own}").parse()?,
+    };
+    let serial = options.serial.clone().unwrap_or_else(|| {
+        let mut serial = own.simple().to_string();
+        serial.truncate(16);
+        serial
+    });
     let mut namespaces = Vec::new();
     for (nsid, path) in (1_u32..).zip(&options.disk) {
-        let name = format!("{} {nsid}", options.subsystem);
+        let name = format!("{subsystem} {nsid}");
         namespaces.push(NamespaceConfig {
             nsid: Some(nsid),
             uuid: Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()),
@@ -68,9 +80,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     }
     let config = SsdConfig {
         name: format!("ssd:{}", options.socket.display()),
-        serial: options.serial.clone(),
+        serial,
         queues: options.queues,
-        ..SsdConfig::new(options.subsystem.clone())
+        ..SsdConfig::new(subsystem)
     };
     let ssd = Ssd::new(config, namespaces)?;
     let (listener, path) = driver::listen_at(&options.socket)?;

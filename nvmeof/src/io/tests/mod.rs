@@ -9,6 +9,7 @@ mod ssds;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use udapl::Ia;
 use udapl::fabric::Fabric;
@@ -311,11 +312,15 @@ impl Loop {
 
     /// Processes events until this command is answered. Returns its status.
     fn answer(&mut self, cid: u16) -> Status {
-        for _ in 0..1_000_000 {
+        for _ in 0..100_000 {
             if let Some(status) = self.answers.remove(&cid) {
                 return status;
             }
             self.run_once();
+            if !self.answers.contains_key(&cid) {
+                let slept = self.commands.disks.sleep(&[], Duration::from_millis(1));
+                slept.expect("a ring");
+            }
         }
         panic!("command {cid} is not answered: {:?}", self.commands.ios);
     }

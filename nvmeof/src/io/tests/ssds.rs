@@ -92,8 +92,8 @@ fn an_operation_of_several_commands_ends_once() {
     let served = served(Source::Memory(bytes));
     let mut host = Loop::new(served.source.clone());
     assert_eq!(host.write(65_535, &[7; 2 * BLOCK]), DONE);
-    // More commands than the queue has entries, each of them one, wait for their turn.
-    let cids: Vec<u16> = (0..16)
+    // Each reads the blocks in pieces, one after the other.
+    let cids: Vec<u16> = (0..4)
         .map(|_| host.send(transfer(opcode::VERIFY, 0, 65_536), no_data()).0)
         .collect();
     for cid in cids {
@@ -152,7 +152,51 @@ fn the_commands_of_an_ssd_that_is_pulled_out_fail() {
     let write = host.command(transfer(opcode::WRITE, 0, 1), memory(0, BLOCK));
     assert_eq!(write, Status::WRITE_FAULT.dnr());
     host.assert_free();
+    // What is pulled out cannot be opened again.
+    host.remove_namespace();
     let again = Disk::open(served.source.clone(), 9, false);
-    let refused = again.expect_err("its namespace is there").to_string();
-    assert!(refused.contains("it was stopped"), "{refused}");
+    let refused = again.expect_err("it is gone").to_string();
+    assert!(refused.contains("class code ffffff"), "{refused}");
+}
+
+/// An SSD that has ended is opened anew for a namespace that is added afterwards.
+#[test]
+fn an_ssd_that_has_ended_is_opened_again() {
+    let served = served(Source::Faulty(BYTES));
+    let mut host = Loop::new(served.source.clone());
+    assert_eq!(host.write(0, &[7; BLOCK]), DONE);
+    let Source::Ssd(address) = &served.source else {
+        panic!("an SSD");
+    };
+    crate::disk::ssd::end(&address.function);
+    let read = host.command(transfer(opcode::READ, 0, 1), memory(0, BLOCK));
+    assert_eq!(read, Status::UNRECOVERED_READ.dnr());
+    host.namespace().disk().give_up();
+    host.remove_namespace();
+    // The queue of the worker is dropped, and with it the function is closed.
+    while host.commands.disks.has_ssds() {
+        host.run_once();
+    }
+    host.add_namespace(served.source.clone());
+    assert_eq!(host.blocks(0, 1), [7]);
+}
+
+/// As with files: a second disk on the same blocks is refused, unless both only read.
+#[test]
+fn a_namespace_of_an_ssd_has_one_disk_or_several_that_only_read() {
+    let served = served(Source::Memory(BYTES));
+    let open = |read_only| Disk::open(served.source.clone(), 9, read_only);
+    let one = open(false).expect("the first");
+    for read_only in [false, true] {
+        let refused = open(read_only).expect_err("the second").to_string();
+        assert!(
+            refused.contains("is in use: another namespace"),
+            "{refused}"
+        );
+    }
+    one.give_up();
+    let readers = [(); 2].map(|()| open(true).expect("a reader"));
+    assert!(open(false).is_err());
+    drop(readers);
+    open(false).expect("the only one");
 }

@@ -1,20 +1,20 @@
 //! Admin commands of the simulated SSD, and how it is enabled.
 
-use zerocopy::{FromBytes, IntoBytes};
-
 use super::super::dma;
-use super::super::queues::{Completion, Done, Submission};
+use super::super::pages;
+use super::super::queues::{CQE_BYTES, Completion, Done, SQE_BYTES, Submission};
 use super::super::registers::Seen;
 use super::{Engine, HOST_ID, PORT};
-use crate::model::{Answer, Connected, NotConnected, Outcome, Place, QUEUE_ENTRIES};
-use crate::nvme::command::{FUSE, PSDT, PSDT_SGL, admin};
-use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, kind, property};
-use crate::nvme::feature::NUMBER_OF_QUEUES;
-use crate::nvme::identify::{self, cns};
+use crate::model::{Answer, Connected, MAX_TRANSFER, NotConnected, Outcome, Place, QUEUE_ENTRIES};
+use crate::nvme::command::{ALL_NAMESPACES, FUSE, PSDT, PSDT_SGL, admin, io};
+use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, csts, kind, property};
+use crate::nvme::feature::KEEP_ALIVE;
+use crate::nvme::log::{Wanted, page};
 use crate::nvme::{Sqe, Status};
 
-/// Number of the list of namespaces of an admin queue, which has none.
-const NO_LIST: u32 = u32::MAX;
+/// Place of SHN in CC, and its value for a normal shutdown.
+const SHUTDOWN_SHIFT: u32 = 14;
+const NORMAL_SHUTDOWN: u32 = 1;
 /// Number of entries of the admin queue in the model.
 const ADMIN_SIZE: u16 = 31;
 
@@ -38,13 +38,26 @@ fn queue_of(sqe: &Sqe) -> (u16, u32) {
 impl Engine {
     /// Enables the controller: makes the admin queues, and a controller of the model.
     pub(super) fn enable(&mut self, seen: &Seen) {
-        let [entries, completions] = seen.admin.entries;
-        let connected = self.connect(0, ADMIN_SIZE, ANY_CONTROLLER);
-        let (Ok(connected), 2.., 2..) = (connected, entries, completions) else {
+        let ([entries, completions], [at, completion_at]) = (seen.admin.entries, seen.admin.at);
+        let are_possible = entries >= 2
+            && completions >= 2
+            && dma::is_in_range(at, u64::from(entries) * SQE_BYTES)
+            && dma::is_in_range(completion_at, u64::from(completions) * CQE_BYTES);
+        if !are_possible {
+            return self.fail();
+        }
+        let Ok(connected) = self.connect(0, ADMIN_SIZE, ANY_CONTROLLER) else {
             return self.fail();
         };
+        let queues = self.access.shared.queues;
+        let mut model = self.access.shared.model();
+        model.limit_queues(connected.controller, queues);
+        drop(model);
         self.admin = Some(connected.clone());
-        let [at, completion_at] = seen.admin.at;
+        let Some(list) = &connected.namespaces else {
+            return self.fail();
+        };
+        let list = self.commands.lists.add_user(list);
         self.submissions.insert(
             0,
             Submission {
@@ -54,8 +67,9 @@ impl Engine {
                 tail: 0,
                 completion: 0,
                 connected,
-                list: NO_LIST,
+                list,
                 first: None,
+                under_way: 0,
             },
         );
         let queue = Completion::new(completion_at, completions, Some(0));
@@ -63,25 +77,66 @@ impl Engine {
         self.configure(seen.cc);
     }
 
-    /// Sets CC of the model's controller, and publishes its status. A shutdown ends the I/O queues.
+    /// Sets CC of the model's controller, and publishes its status. A shutdown ends the I/O queues; it is complete when
+    /// their commands have ended and the disks are flushed.
     pub(super) fn configure(&mut self, cc: u32) {
+        let was_shut_down = self.cc >> SHUTDOWN_SHIFT & 3 != 0;
+        let shutdown = cc >> SHUTDOWN_SHIFT & 3;
         self.cc = cc;
         let set = of_property(kind::PROPERTY_SET, property::CC, cc);
         let get = of_property(kind::PROPERTY_GET, property::CSTS, 0);
         let _done = self.ask(&set);
-        let status = match self.ask(&get) {
+        let mut status = match self.ask(&get) {
             Outcome::Answered(Answer { result, .. }) => u32::try_from(result).unwrap_or(0),
             Outcome::Waits => 0,
         };
-        if cc >> 14 & 3 != 0 {
+        self.has_failed |= status & csts::CFS != 0;
+        if self.has_failed {
+            status |= csts::CFS;
+        }
+        if shutdown != 0 && !was_shut_down {
             let queues: Vec<u16> = self.submissions.keys().copied().collect();
             for number in queues.into_iter().filter(|number| *number != 0) {
                 self.end_submission(number);
             }
+            self.events.clear();
+            self.shutdown = Some(status);
+            self.is_flushed = shutdown != NORMAL_SHUTDOWN;
+            status = status & !csts::SHST | csts::SHST_OCCURRING;
+        } else if shutdown == 0 {
+            self.shutdown = None;
+        } else if self.shutdown.is_some() {
+            self.shutdown = Some(status);
+            status = status & !csts::SHST | csts::SHST_OCCURRING;
         }
+        self.publish(status);
+    }
+
+    fn publish(&self, status: u32) {
         let shared = &self.access.shared;
         let mut registers = shared.registers();
         registers.set_status(&shared.bar, self.access.generation, status);
+    }
+
+    /// Flushes all disks for a shutdown when no command is under way any more, and then publishes its end.
+    pub(super) fn finish_shutdown(&mut self) {
+        let Some(status) = self.shutdown else {
+            return;
+        };
+        if self.is_flushing || self.has_orphan(None) {
+            return;
+        }
+        if !self.is_flushed {
+            (self.is_flushed, self.is_flushing) = (true, true);
+            let mut sqe = Sqe::of(io::FLUSH);
+            sqe.nsid = ALL_NAMESPACES.into();
+            self.begin(0, sqe);
+            if self.is_flushing {
+                return;
+            }
+        }
+        self.shutdown = None;
+        self.publish(status);
     }
 
     /// Lets the model carry out a command of the admin queue.
@@ -120,13 +175,23 @@ impl Engine {
             admin::CREATE_COMPLETION_QUEUE => self.create_completion(sqe),
             admin::CREATE_SUBMISSION_QUEUE => self.create_submission(sqe),
             admin::DELETE_COMPLETION_QUEUE => self.delete_completion(sqe),
-            admin::DELETE_SUBMISSION_QUEUE => self.delete_submission(sqe),
+            admin::DELETE_SUBMISSION_QUEUE => match self.delete_submission(sqe) {
+                // The answer follows when the disks have ended the commands of the queue.
+                Ok(()) => return,
+                refused => refused,
+            },
             admin::FABRICS | admin::KEEP_ALIVE => Err(Status::INVALID_OPCODE.dnr()),
+            admin::SET_FEATURES if feature_of(sqe) == KEEP_ALIVE => {
+                Err(Status::INVALID_FIELD.dnr())
+            }
+            admin::GET_LOG_PAGE if is_too_long(sqe) => Err(Status::INVALID_FIELD.dnr()),
+            admin::GET_LOG_PAGE if Wanted::of(sqe).page == page::ACCESS => {
+                Err(Status::LOG_PAGE.dnr())
+            }
             _ => return self.administer_by_model(sqe),
         };
-        if let (Err(status), Some(admin)) = (done, &self.admin) {
-            let mut model = self.access.shared.model();
-            model.note_error(admin.controller, 0, sqe, status);
+        if let Err(status) = done {
+            self.note_admin_error(sqe, status);
         }
         self.answer(sqe, done.err().unwrap_or(Status::SUCCESS), 0);
     }
@@ -141,41 +206,34 @@ impl Engine {
     }
 
     fn administer_by_model(&mut self, sqe: &Sqe) {
-        let is_of_queues = sqe.cdw10.get() & 0xff == u32::from(NUMBER_OF_QUEUES);
-        if let Some(admin) = &self.admin
-            && sqe.opcode == admin::SET_FEATURES
-            && is_of_queues
-        {
-            let queues = self.access.shared.queues;
-            self.access
-                .shared
-                .model()
-                .limit_queues(admin.controller, queues);
-        }
         let mut asked = *sqe;
         asked.flags |= PSDT_SGL;
         let mut answer = match self.ask(&asked) {
             Outcome::Waits => return self.events.push_back(sqe.cid.get()),
             Outcome::Answered(answer) => answer,
         };
-        let is_of_controller =
-            sqe.opcode == admin::IDENTIFY && sqe.cdw10.get() & 0xff == u32::from(cns::CONTROLLER);
-        if is_of_controller && let Ok(page) = identify::Controller::read_from_bytes(&answer.data) {
-            answer.data = of_pci(page).as_bytes().to_vec();
-        }
+        pages::adapt(sqe, &mut answer.data);
         if answer.status.is_success()
             && !answer.data.is_empty()
             && let Err(status) = self.access.put(sqe.prp(), &answer.data)
         {
             answer.status = status;
+            self.note_admin_error(sqe, status);
         }
         self.answer(sqe, answer.status, answer.result);
+    }
+
+    fn note_admin_error(&self, sqe: &Sqe, status: Status) {
+        if let Some(admin) = &self.admin {
+            let mut model = self.access.shared.model();
+            model.note_error(admin.controller, 0, sqe, status);
+        }
     }
 
     fn create_completion(&mut self, sqe: &Sqe) -> Result<(), Status> {
         let (number, entries) = queue_of(sqe);
         self.check_new(number, self.completions.contains_key(&number))?;
-        let (flags, at) = (sqe.cdw11.get(), check_memory(sqe, entries)?);
+        let (flags, at) = (sqe.cdw11.get(), check_memory(sqe, entries, CQE_BYTES)?);
         // CAST: the high half.
         let vector = (flags & 1 << 1 != 0).then_some((flags >> 16) as u16);
         if vector.is_some_and(|vector| vector > self.access.shared.queues) {
@@ -189,7 +247,7 @@ impl Engine {
     fn create_submission(&mut self, sqe: &Sqe) -> Result<(), Status> {
         let (number, entries) = queue_of(sqe);
         self.check_new(number, self.submissions.contains_key(&number))?;
-        let at = check_memory(sqe, entries)?;
+        let at = check_memory(sqe, entries, SQE_BYTES)?;
         // CAST: the high half.
         let completion = (sqe.cdw11.get() >> 16) as u16;
         if completion == 0 || !self.completions.contains_key(&completion) {
@@ -212,6 +270,7 @@ impl Engine {
                 connected,
                 list,
                 first: None,
+                under_way: 0,
             },
         );
         Ok(())
@@ -219,7 +278,8 @@ impl Engine {
 
     /// Checks the number of a queue to be created.
     fn check_new(&self, number: u16, is_there: bool) -> Result<(), Status> {
-        if number == 0 || number > self.access.shared.queues || is_there {
+        let is_being_deleted = self.deletions.iter().any(|(queue, _)| *queue == number);
+        if number == 0 || number > self.access.shared.queues || is_there || is_being_deleted {
             return Err(Status::QUEUE_IDENTIFIER.dnr());
         }
         Ok(())
@@ -244,6 +304,7 @@ impl Engine {
             return Err(Status::QUEUE_IDENTIFIER.dnr());
         }
         self.end_submission(number);
+        self.deletions.push((number, sqe.cid.get()));
         Ok(())
     }
 
@@ -253,6 +314,10 @@ impl Engine {
             return;
         };
         self.drop_commands(Some(number));
+        // Completions that were not written are those of a queue that is gone.
+        if let Some(of) = self.completions.get_mut(&queue.completion) {
+            of.waiting.retain(|done| done.queue != number);
+        }
         self.commands.lists.remove_user(queue.list);
         let (controller, connection) = (queue.connected.controller, queue.connected.connection);
         let mut model = self.access.shared.model();
@@ -260,8 +325,18 @@ impl Engine {
     }
 }
 
+/// Returns the feature of a Set Features or Get Features.
+const fn feature_of(sqe: &Sqe) -> u8 {
+    (sqe.cdw10.get() & 0xff) as u8 // CAST: eight bits are left.
+}
+
+/// Returns whether a Get Log Page asks for more than the longest transfer.
+fn is_too_long(sqe: &Sqe) -> bool {
+    Wanted::of(sqe).bytes > u64::from(MAX_TRANSFER)
+}
+
 /// Checks the memory of a queue to be created, and returns its address: it is contiguous, and begins a page.
-fn check_memory(sqe: &Sqe, entries: u32) -> Result<u64, Status> {
+fn check_memory(sqe: &Sqe, entries: u32, entry: u64) -> Result<u64, Status> {
     let [at, _] = sqe.prp();
     if !(2..=u32::from(QUEUE_ENTRIES)).contains(&entries) {
         return Err(Status::QUEUE_SIZE.dnr());
@@ -272,19 +347,8 @@ fn check_memory(sqe: &Sqe, entries: u32) -> Result<u64, Status> {
     if !at.is_multiple_of(dma::PAGE) {
         return Err(Status::PRP_OFFSET.dnr());
     }
+    if !dma::is_in_range(at, u64::from(entries) * entry) {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
     Ok(at)
-}
-
-/// Removes what only fabrics have from Identify Controller: capsules, keyed descriptors, keep-alive, other paths.
-fn of_pci(mut page: identify::Controller) -> identify::Controller {
-    page.sharing = 0;
-    (page.access, page.access_change) = (0, 0);
-    (page.access_groups, page.access_group_max) = (0.into(), 0.into());
-    page.keep_alive = 0.into();
-    page.sgl = 0.into();
-    (page.command_capsule, page.response_capsule) = (0.into(), 0.into());
-    page.descriptors = 0;
-    // Bit 0: host identifiers of 128 bits.
-    page.attributes = (page.attributes.get() & 1).into();
-    page
 }

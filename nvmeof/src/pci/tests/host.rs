@@ -26,6 +26,8 @@ struct Pair {
     submission: DmaBuffer,
     completion: DmaBuffer,
     tail: u32,
+    /// Number of entries of the completion queue.
+    completions: u32,
     /// Number of completions taken.
     taken: u32,
 }
@@ -38,6 +40,7 @@ impl Pair {
             submission: alloc(ENTRIES as usize * 64),
             completion: alloc(ENTRIES as usize * 16),
             tail: 0,
+            completions: ENTRIES,
             taken: 0,
         };
         pair.completion.fill(0, pair.completion.len(), 0);
@@ -125,15 +128,15 @@ impl Host {
     }
 
     fn completion(&self, pair: &mut Pair) -> Option<Cqe> {
-        let at = (pair.taken % ENTRIES) as usize * 16;
-        let phase = u8::from((pair.taken / ENTRIES).is_multiple_of(2));
+        let at = (pair.taken % pair.completions) as usize * 16;
+        let phase = u8::from((pair.taken / pair.completions).is_multiple_of(2));
         if pair.completion.load_u8(at + 14) & 1 != phase {
             return None;
         }
         fence(Ordering::Acquire);
         let cqe = pair.completion.read_obj(at);
         pair.taken += 1;
-        let head = pair.taken % ENTRIES;
+        let head = pair.taken % pair.completions;
         self.write(0x1004 + 8 * u64::from(pair.number), head);
         Some(cqe)
     }
@@ -158,15 +161,45 @@ impl Host {
 
     /// Creates a pair of I/O queues.
     fn pair(&mut self, number: u16) -> Pair {
-        let pair = Pair::new(&self.arena, number);
-        for (opcode, memory) in [
-            (admin::CREATE_COMPLETION_QUEUE, &pair.completion),
-            (admin::CREATE_SUBMISSION_QUEUE, &pair.submission),
-        ] {
-            let sqe = create(opcode, number, (ENTRIES, number), memory.iova().0);
-            assert_eq!(self.command(sqe), Status::SUCCESS);
-        }
+        self.pair_of(number, ENTRIES)
+    }
+
+    /// Creates a pair whose completion queue has this many entries.
+    fn pair_of(&mut self, number: u16, completions: u32) -> Pair {
+        let mut pair = Pair::new(&self.arena, number);
+        pair.completions = completions;
+        let at = pair.completion.iova().0;
+        let sqe = create(admin::CREATE_COMPLETION_QUEUE, number, (completions, 0), at);
+        assert_eq!(self.command(sqe), Status::SUCCESS);
+        self.create_submission(&mut pair);
         pair
+    }
+
+    fn create_submission(&mut self, pair: &mut Pair) {
+        let (number, at) = (pair.number, pair.submission.iova().0);
+        let sqe = create(
+            admin::CREATE_SUBMISSION_QUEUE,
+            number,
+            (ENTRIES, number),
+            at,
+        );
+        assert_eq!(self.command(sqe), Status::SUCCESS);
+        pair.tail = 0;
+    }
+
+    /// Sends an admin command. [`Self::admin_completion`] returns its completion.
+    fn send(&mut self, sqe: Sqe) -> u16 {
+        let mut admin = self.admin.take().expect("enabled");
+        let cid = self.submit(&mut admin, sqe);
+        self.admin = Some(admin);
+        cid
+    }
+
+    fn admin_completion(&mut self) -> Cqe {
+        let mut admin = self.admin.take().expect("enabled");
+        let cqe = self.wait(&mut admin);
+        self.admin = Some(admin);
+        cqe
     }
 }
 
@@ -312,6 +345,154 @@ fn an_event_request_is_answered_when_a_namespace_is_added() {
     assert_eq!(list.map(|nsid| nsid.get()), [1, 2, 0]);
 }
 
+/// An event that comes before its request is answered with it.
+#[test]
+fn an_event_waits_for_its_request() {
+    let ssd = ssd(Source::Memory(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    let mut sqe = Sqe::of(admin::SET_FEATURES);
+    (sqe.cdw10, sqe.cdw11) = (0x0b.into(), (1 << 8).into());
+    assert_eq!(host.command(sqe), Status::SUCCESS);
+    ssd.with(|model, name| {
+        let added = model.add_namespace(name, namespace(2, Source::Memory(BYTES), 12));
+        assert_eq!(added, Ok(2));
+    });
+    let cid = host.send(Sqe::of(admin::ASYNC_EVENT));
+    let cqe = host.admin_completion();
+    assert_eq!((cqe.cid.get(), cqe.result.get()), (cid, 0x0004_0002));
+}
+
+/// The controller stops fetching from a queue whose completion queue is full.
+#[test]
+fn commands_stay_in_their_queue_while_completions_are_not_taken() {
+    let ssd = ssd(Source::Memory(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    let mut pair = host.pair_of(1, 2);
+    let cids: Vec<u16> = (1..ENTRIES)
+        .map(|_| host.submit(&mut pair, flush()))
+        .collect();
+    let mut taken = Vec::new();
+    for number in 1..ENTRIES {
+        let cqe = host.wait(&mut pair);
+        // One completion is in the queue, and two wait or are under way.
+        let head = u32::from(cqe.sq_head.get());
+        assert!(head <= number + 3, "{head} are fetched, {number} are taken");
+        taken.push(cqe.cid.get());
+    }
+    taken.sort_unstable();
+    assert_eq!(taken, cids);
+}
+
+/// A completion that was not written when its submission queue was deleted is not that of the next queue of the same
+/// number.
+#[test]
+fn completions_of_a_deleted_queue_do_not_reach_the_next_one() {
+    let ssd = ssd(Source::Memory(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    let mut pair = host.pair_of(1, 2);
+    let cids: Vec<u16> = (0..3).map(|_| host.submit(&mut pair, flush())).collect();
+    let first = host.wait(&mut pair).cid.get();
+    assert!(cids.contains(&first));
+    assert_eq!(
+        host.command(delete(admin::DELETE_SUBMISSION_QUEUE, 1)),
+        Status::SUCCESS
+    );
+    // One more may have been written before the deletion.
+    let written = host.completion(&mut pair).map(|cqe| cqe.cid.get());
+    assert!(written.is_none_or(|cid| cids.contains(&cid)));
+    host.create_submission(&mut pair);
+    assert_eq!(host.command_of(&mut pair, flush()), Status::SUCCESS);
+}
+
+fn faults(ssd: &Ssd) -> Arc<crate::disk::faults::Faults> {
+    ssd.with(|model, name| {
+        let namespace = model.namespace(name, NSID).expect("it is there");
+        Arc::clone(namespace.disk().faults().expect("a faulty disk"))
+    })
+}
+
+fn late_flushes() -> Orders {
+    Orders {
+        of: Of::Flushes,
+        delay: LONGEST_DELAY,
+        ..Orders::default()
+    }
+}
+
+/// The disk still has a command of the queue. Its deletion is answered afterwards, and no queue has its number before.
+#[test]
+fn a_deletion_is_answered_when_the_disk_has_ended_the_commands() {
+    let ssd = ssd(Source::Faulty(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    let mut pair = host.pair(1);
+    let faults = faults(&ssd);
+    faults.order(Some(late_flushes()));
+    host.submit(&mut pair, flush());
+    let deletion = host.send(delete(admin::DELETE_SUBMISSION_QUEUE, 1));
+    let sqe = create(
+        admin::CREATE_SUBMISSION_QUEUE,
+        1,
+        (ENTRIES, 1),
+        pair.submission.iova().0,
+    );
+    assert_eq!(host.command(sqe), Status::QUEUE_IDENTIFIER.dnr());
+    faults.order(None);
+    let cqe = host.admin_completion();
+    assert_eq!((cqe.cid.get(), cqe.status.get() >> 1), (deletion, 0));
+    host.create_submission(&mut pair);
+}
+
+/// CSTS.SHST is 01b (occurring) until the disks have ended all commands and are flushed.
+#[test]
+fn a_shutdown_waits_for_the_disks() {
+    let ssd = ssd(Source::Faulty(BYTES), 9);
+    let host = Host::new(&ssd);
+    let faults = faults(&ssd);
+    faults.order(Some(late_flushes()));
+    host.write(0x14, 0x0046_4001);
+    host.wait_for_status(0b0101);
+    faults.order(None);
+    host.wait_for_status(0b1001);
+}
+
+/// A controller that was disabled is ready again only after the disk has ended its commands: a late write must not
+/// follow a new one.
+#[test]
+fn a_controller_is_ready_again_after_the_disk_has_ended_its_commands() {
+    let ssd = ssd(Source::Faulty(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    let mut pair = host.pair(1);
+    let faults = faults(&ssd);
+    faults.order(Some(late_flushes()));
+    host.submit(&mut pair, flush());
+    // The flush is under way: an admin command that follows it is answered.
+    let sqe = identify(&host, cns::CONTROLLER);
+    assert_eq!(host.command(sqe), Status::SUCCESS);
+    host.write(0x14, 0);
+    host.wait_for_status(0);
+    host.write(0x14, 0x0046_0001);
+    assert_eq!(host.read(0x1c), 0);
+    faults.order(None);
+    host.wait_for_status(1);
+}
+
+/// A host enables the controller again and again with admin queues of one entry, which is an error.
+#[test]
+fn failed_enables_use_nothing_up() {
+    let ssd = ssd(Source::Memory(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    for _ in 0..1100 {
+        host.write(0x14, 0);
+        host.wait_for_status(0);
+        host.write(0x24, 0);
+        host.write(0x14, 0x0046_0001);
+        host.wait_for_status(0b10);
+    }
+    host.write(0x14, 0);
+    host.wait_for_status(0);
+    host.enable();
+}
+
 /// Base specification 2.0, CC.SHN: CSTS.SHST says that the shutdown is complete.
 #[test]
 fn a_shutdown_completes_and_the_controller_can_be_enabled_again() {
@@ -342,6 +523,9 @@ fn queues_without_memory_and_a_wrong_configuration_are_fatal_errors() {
     }
     host.write(0x1008, 1);
     host.wait_for_status(0b11);
+    // A shutdown does not end the error.
+    host.write(0x14, 0x0046_4001);
+    host.wait_for_status(0b1011);
     host.write(0x14, 0);
     host.wait_for_status(0);
     // Pages of 8 KiB.
