@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +25,10 @@ pub const ADAPTER: &str = "adapter.sock";
 /// Time between two queries of the process's resources while `await_release` waits for their release.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Socket of an SSD for the process beside a guest, in the folder of the run.
+pub const BACKING: &str = "backing.sock";
+/// Size of each namespace of a simulated SSD in bytes.
+const SSD_BYTES: u64 = 128 << 20;
 /// Time within which a process listens on its socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -91,20 +95,9 @@ impl<'a> Beside<'a> {
 
     /// Waits until the process listens on a socket, whose path is in the folder of the run.
     pub fn await_socket(&mut self, socket: &str) -> Result<()> {
-        let path = self.machine.path("run").join(socket);
-        let until = Instant::now() + LISTENS_WITHIN;
-        while UnixStream::connect(&path).is_err() {
-            if let Some(running) = &mut self.running {
-                running.check()?;
-            }
-            ensure!(
-                Instant::now() < until,
-                "nobody listens on {}",
-                path.display()
-            );
-            thread::park_timeout(POLL_INTERVAL);
-        }
-        Ok(())
+        let running = self.running.as_mut();
+        let running = running.context("there is nothing beside")?;
+        await_socket(running, &self.machine.path("run").join(socket))
     }
 
     /// Executes an action that the guest requests. Returns `ok` and an answer of one line, or an error text.
@@ -169,6 +162,49 @@ impl<'a> Beside<'a> {
         let adapter: Value = serde_json::from_str(&self.captured(command)?)?;
         held(&status, &adapter)
     }
+}
+
+/// Returns the command that serves a simulated SSD on a socket. Its namespaces are new files in the folder of the run.
+pub fn ssd(machine: &Machine, socket: &str, disks: &[&str]) -> Result<Command> {
+    let run = machine.path("run");
+    let mut command = Command::new(build::nvmeofd()?);
+    command.current_dir(&run).args(["ssd", socket]);
+    for disk in disks {
+        File::create(run.join(disk))?.set_len(SSD_BYTES)?;
+        command.args(["--disk", disk]);
+    }
+    command.env("RUST_LOG", "info");
+    Ok(command)
+}
+
+/// Starts a process that serves an SSD to the process beside a guest, on the socket [`BACKING`].
+pub fn backing(machine: &Machine) -> Result<Running> {
+    let run = machine.path("run");
+    std::fs::create_dir_all(&run)?;
+    let mut command = tied(&ssd(machine, BACKING, &["backing.img"])?);
+    let log = File::create(run.join("backing.log"))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    let mut running = Running::start("nvmeofd ssd", command)?;
+    await_socket(&mut running, &run.join(BACKING))?;
+    Ok(running)
+}
+
+/// Waits until a process listens on the socket at this path.
+fn await_socket(running: &mut Running, path: &Path) -> Result<()> {
+    let until = Instant::now() + LISTENS_WITHIN;
+    while UnixStream::connect(path).is_err() {
+        running.check()?;
+        ensure!(
+            Instant::now() < until,
+            "nobody listens on {}",
+            path.display()
+        );
+        thread::park_timeout(POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 /// Waits until the process holds the same resources as before the host connected. Returns the first and the last

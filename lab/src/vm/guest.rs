@@ -42,6 +42,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
     let mut functions = serve(machine, suite.slots, suite.serve)?;
+    let _backing = backing(machine, suite)?;
     let mut beside = Beside::start(machine, suite.beside)?;
     if let Ssd::Served(socket) = suite.ssd {
         beside.await_socket(socket)?;
@@ -128,6 +129,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let _functions = serve(machine, suite.slots, suite.serve)?;
+    let _backing = backing(machine, suite)?;
     let mut beside = Beside::start(machine, suite.beside)?;
     if let Ssd::Served(socket) = suite.ssd {
         beside.await_socket(socket)?;
@@ -135,6 +137,14 @@ pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let mut command = qemu(machine, suite, &initramfs, "vm=shell");
     command.args(["-serial", "mon:stdio"]);
     shell::run(tied(&command))
+}
+
+/// Starts the process that serves an SSD to the process beside the guest, if the suite has one.
+fn backing(machine: &Machine, suite: &Suite) -> Result<Option<Running>> {
+    match suite.ssd {
+        Ssd::Backing => beside::backing(machine).map(Some),
+        Ssd::None | Ssd::Qemu | Ssd::Served(_) => Ok(None),
+    }
 }
 
 /// Builds the programs and the initramfs, and returns the path of the initramfs.
@@ -158,7 +168,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
     let sockets = suite.slots.sockets().iter();
     let ssd = match suite.ssd {
         Ssd::Served(socket) => Some(socket),
-        Ssd::None | Ssd::Qemu => None,
+        Ssd::None | Ssd::Qemu | Ssd::Backing => None,
     };
     let sockets = sockets.copied().chain(ssd);
     let sockets: Vec<String> = sockets.map(|socket| format!("run/{socket}")).collect();

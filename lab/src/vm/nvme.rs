@@ -23,12 +23,13 @@ const BYTES: u64 = 320 << 20;
 /// NQNs of the subsystems, which the scripts use as well.
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
 const KEYS: &str = "nqn.2026-11.example:keys";
+const SSD: &str = "nqn.2026-11.example:ssd";
 /// Keep-alive timeout of the host that is lost, and additional time for the target's clean-up.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const LONGER: Duration = Duration::from_secs(4);
 
 /// Steps that the short form of the suite runs.
-pub const SHORT: [&str; 13] = [
+pub const SHORT: [&str; 14] = [
     "probe",
     "discover",
     "connect",
@@ -36,6 +37,7 @@ pub const SHORT: [&str; 13] = [
     "raw",
     "commands",
     "reservations",
+    "ssd",
     "paths",
     "kernel",
     "faulty",
@@ -85,7 +87,7 @@ pub fn suite() -> Suite {
             variables: &[],
         },
         slots: Slots::Wired,
-        ssd: Ssd::None,
+        ssd: Ssd::Backing,
         memory: "2G",
         patience: PATIENCE * 2,
         serve: &[
@@ -110,8 +112,8 @@ pub fn suite() -> Suite {
     }
 }
 
-/// Returns the target's configuration: a port for each function, a subsystem with the disk for any host, and a
-/// subsystem for hosts that have a key.
+/// Returns the target's configuration: a port for each function, a subsystem with the disk for any host, one for hosts
+/// that have a key, and one with an SSD that the target drives itself.
 fn settings() -> String {
     format!(
         "\
@@ -135,7 +137,13 @@ namespace = [{{ nsid = 1, file = \"{DISK}\" }}]
 [[subsystem]]
 nqn = \"{KEYS}\"
 namespace = [{{ memory = \"16MiB\" }}]
+
+[[subsystem]]
+nqn = \"{SSD}\"
+any_host = true
+namespace = [{{ disk = \"vfio-user:{backing}\" }}]
 ",
+        backing = beside::BACKING,
         control = beside::CONTROL,
         at = beside::ADAPTER,
         first = adapter("target", 0),
@@ -251,7 +259,8 @@ fn dissected(step: &Step) -> Result<String> {
 }
 
 /// Expected texts in the output of each step. The lines with them are its figures.
-const SHOWN: [(&str, &[&str]); 32] = [
+const SHOWN: [(&str, &[&str]); 33] = [
+    ("ssd", &["written and read: equal", "verified", "zeroes"]),
     (
         "commands",
         &["written and read: equal", "copied: equal", "all done"],

@@ -4,18 +4,17 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use super::beside::ssd;
 use super::functions::Slots;
 use super::image::Image;
 use super::machine::Machine;
+use super::nvme;
 use super::report::Step;
 use super::suite::{PATIENCE, Ssd, Suite};
-use super::{build, nvme};
 
 /// Socket of the SSD, and the files of its namespaces, in the folder of the run.
 const SOCKET: &str = "ssd.sock";
 const DISKS: [&str; 2] = ["ssd-1.img", "ssd-2.img"];
-/// Size of each file in bytes.
-const BYTES: u64 = 128 << 20;
 
 /// Steps that the short form of the suite runs.
 pub const SHORT: [&str; 5] = ["probe", "id-ctrl", "raw", "refused", "kernel"];
@@ -45,15 +44,7 @@ pub fn suite() -> Suite {
 
 /// Returns the command that serves the SSD.
 fn served(machine: &Machine) -> Result<Command> {
-    let run = machine.path("run");
-    let mut command = Command::new(build::nvmeofd()?);
-    command.current_dir(&run).args(["ssd", SOCKET]);
-    for disk in DISKS {
-        std::fs::File::create(run.join(disk))?.set_len(BYTES)?;
-        command.args(["--disk", disk]);
-    }
-    command.env("RUST_LOG", "info");
-    Ok(command)
+    ssd(machine, SOCKET, &DISKS)
 }
 
 /// Expected texts in the output of each step.

@@ -26,6 +26,8 @@ pub enum Ssd {
     /// The SSD of `nvmeofd ssd`, which is the process beside the guest and serves it on this socket, a path in the
     /// folder of the run.
     Served(&'static str),
+    /// No SSD. The process beside the guest drives one, which another process serves ([`super::beside::backing`]).
+    Backing,
 }
 
 /// A suite: the contents of its guest, and the function that judges its script's output.

@@ -8,6 +8,7 @@
 //!   control     the control socket: methods that query, and methods that make one such step
 //!   metrics     counters as OpenMetrics text
 //!   handover    the current state  -->  the next process, whose hosts and connections stay
+//!   import      the configuration of another target  -->  text of a configuration file
 //!   check       checks that the files, adapters and addresses that a configuration names exist now
 //!   log         the filter of the log, and mistakes in the filter
 //!   notify      messages to the service manager
@@ -21,6 +22,7 @@ mod check;
 mod control;
 pub mod file;
 mod handover;
+pub mod import;
 mod log;
 mod metrics;
 mod mistake;

@@ -12,8 +12,15 @@ use crate::nvme::log::Access;
 /// Returns the text of a configuration file with these settings.
 #[must_use]
 pub fn text(settings: &Settings) -> String {
-    let mut out =
-        String::from("# Written by nvmeofd: what it had when method `save` was called.\n");
+    text_after(
+        "# Written by nvmeofd: what it had when method `save` was called.\n",
+        settings,
+    )
+}
+
+/// Returns the text of a configuration file with these settings, which begins with `head`.
+pub(super) fn text_after(head: &str, settings: &Settings) -> String {
+    let mut out = head.to_owned();
     let _ = put(&mut out, settings);
     out
 }

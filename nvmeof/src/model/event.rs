@@ -68,13 +68,16 @@ impl Kind {
 
 /// Events of an I/O controller, as bits of OAES.
 pub const OF_IO: u32 = Kind::Namespace.bit() | Kind::Access.bit();
+/// Events that a host of an I/O controller may enable: those of OAES, and bits 7:0, critical warnings of SMART, which
+/// have no bits in OAES. There are no such warnings here, and SPDK enables them.
+pub const SETTABLE_IO: u32 = OF_IO | 0xff;
 /// Events of a discovery controller, as bits of OAES.
 pub const OF_DISCOVERY: u32 = Kind::Discovery.bit();
 
 /// The events and event requests of a controller.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Events that the host has enabled, out of [`OF_IO`] or [`OF_DISCOVERY`].
+    /// Events that the host has enabled, out of [`SETTABLE_IO`] or [`OF_DISCOVERY`].
     wanted: u32,
     /// Number of outstanding event requests.
     requests: u8,

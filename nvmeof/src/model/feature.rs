@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{OF_DISCOVERY, OF_IO};
+use super::event::{OF_DISCOVERY, SETTABLE_IO};
 use super::kept::{Kept, SENSOR_MASK};
 use super::{Answer, Controller, Model, Namespace, Subsystem};
 use crate::nvme::command::ALL_NAMESPACES;
@@ -115,7 +115,7 @@ impl Controller {
         if self.is_discovery() {
             OF_DISCOVERY
         } else {
-            OF_IO
+            SETTABLE_IO
         }
     }
 

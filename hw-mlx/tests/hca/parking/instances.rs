@@ -143,6 +143,16 @@ fn is_signalled(hca: &Hca) -> bool {
     own.iter().any(driver::Interrupt::is_pending)
 }
 
+/// Waits until an instance is signalled, which follows the entry of its queue. Another one sleeps meanwhile.
+fn wait_for_signal(instances: &mut [Hca], of: usize, sleeper: usize) {
+    let deadline = instances[sleeper].now() + PATIENCE;
+    while !is_signalled(&instances[of]) {
+        assert!(instances[sleeper].now() < deadline, "no interrupt");
+        let moment = instances[sleeper].now() + Duration::from_millis(1);
+        instances[sleeper].wait(moment).expect("alive");
+    }
+}
+
 /// Returns whether the instance's wakeup is signalled, which is the last of its interrupts before the notices.
 fn is_called(hca: &Hca) -> bool {
     hca.interrupts()[hca.vectors() - 1].is_pending()
@@ -208,6 +218,7 @@ fn events_that_were_not_fetched_stay_with_their_instance() {
     work.cq.arm(false);
     post(&mut work, 0);
     wait_for_entry(&mut instances[0], &mut work);
+    wait_for_signal(&mut instances, 1, 0);
     for hca in &mut instances {
         while hca.next_async().is_some() {}
     }
@@ -314,6 +325,7 @@ fn events_of_a_refused_parking_are_signalled_to_each_instance() {
     work.cq.arm(false);
     post(&mut work, 0);
     wait_for_entry(&mut instances[0], &mut work);
+    wait_for_signal(&mut instances, 1, 0);
     assert!(instances[1].woken(), "its vector");
     assert!(!is_signalled(&instances[1]));
     instances[0].one_limit(true);
@@ -421,6 +433,7 @@ fn a_queue_whose_event_another_instance_has_is_refused() {
     work.cq.arm(false);
     post(&mut work, 0);
     wait_for_entry(&mut instances[0], &mut work);
+    wait_for_signal(&mut instances, 1, 0);
     let (mut snapshot, descriptors, parked) = park_works(instances, vec![work]);
     let noted = core::mem::take(&mut snapshot.tables.instances[1].completions);
     assert_eq!(noted, [parked[0].cq.cqn]);
@@ -643,12 +656,7 @@ fn each_instance_is_woken_by_its_own_vector_and_wakeup_afterwards() {
     }
     // The event of the third one ends the sleep of its own, though the first one takes the interrupt.
     post(&mut works[2], 0);
-    let deadline = instances[0].now() + PATIENCE;
-    while !is_signalled(&instances[0]) {
-        assert!(instances[0].now() < deadline, "no interrupt");
-        let moment = instances[1].now() + Duration::from_millis(1);
-        instances[1].wait(moment).expect("alive");
-    }
+    wait_for_signal(&mut instances, 0, 1);
     assert!(instances[0].woken());
     instances[0].process_events();
     assert_eq!(instances[0].next_completion(), None);

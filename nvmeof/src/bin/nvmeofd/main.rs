@@ -12,6 +12,7 @@
 
 mod ctl;
 mod demo;
+mod import;
 mod log;
 mod manual;
 mod restart;
@@ -44,6 +45,8 @@ const AFTER_CTL: &str = "Examples:
   nvmeofd ctl /run/nvmeofd/control.sock status
   nvmeofd ctl /run/nvmeofd/control.sock namespace.add subsystem=nqn.2026-11.org.example:disks file=/dev/sdc
   nvmeofd ctl /run/nvmeofd/control.sock save";
+const AFTER_IMPORT: &str = "Examples:
+  nvmeofd import /etc/nvmet/config.json --card 192.0.2.1=3b:00.2 > nvmeofd.toml";
 const AFTER_SSD: &str = "Examples:
   nvmeofd ssd /tmp/ssd.sock --disk /tmp/disk.img --block 4096";
 const AFTER_MAN: &str = "Examples:
@@ -93,6 +96,9 @@ enum Command {
     /// Queries or changes a running daemon by its control socket.
     #[command(after_help = AFTER_CTL)]
     Ctl(ctl::Options),
+    /// Prints a configuration file that is made of that of another target, nvmetcli's or SPDK's.
+    #[command(after_help = AFTER_IMPORT)]
+    Import(import::Options),
     /// Serves a simulated NVMe SSD on a socket, for QEMU's vfio-user-pci.
     #[command(after_help = AFTER_SSD)]
     Ssd(ssd::Options),
@@ -123,6 +129,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(command) = &arguments.command {
         match command {
             Command::Ctl(options) => ctl::run(options)?,
+            Command::Import(options) => import::run(options)?,
             Command::Ssd(options) => return ssd::run(options),
             Command::Man(options) => manual::write::<Arguments>(options)?,
             Command::Completions(options) => manual::completions::<Arguments>(options)?,

@@ -1,6 +1,6 @@
 //! Events and event requests that outlive their process ([`crate::model::parking`]).
 
-use super::{Events, KINDS, Kind, OF_DISCOVERY, OF_IO, REQUESTS};
+use super::{Events, KINDS, Kind, OF_DISCOVERY, REQUESTS, SETTABLE_IO};
 use crate::model::refusal::ModelResumeError as Error;
 use crate::model::snapshot::EventsSnapshot;
 
@@ -27,7 +27,10 @@ impl Events {
         let (bits, kinds): (_, &[Kind]) = if is_discovery {
             (OF_DISCOVERY, &[Kind::Discovery])
         } else {
-            (OF_IO, &[Kind::Namespace, Kind::Access, Kind::Reservation])
+            (
+                SETTABLE_IO,
+                &[Kind::Namespace, Kind::Access, Kind::Reservation],
+            )
         };
         let what = format!("wanted is {:#x}, of {bits:#x}", parked.wanted);
         Error::check(parked.wanted & !bits == 0, of, what)?;

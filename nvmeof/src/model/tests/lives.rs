@@ -229,6 +229,9 @@ fn features_are_set_and_given_back_and_others_refused() {
     assert_eq!(feature(0x0a, 0, 0x10f, 0), done(0), "the default");
     assert_eq!(feature(0x09, 0, 0x0f, u32::MAX), done(0));
     assert_eq!(feature(0x0a, 0, 0x0f, 0), done(4_294_967_000));
+    // SPDK enables critical warnings, too (`nvme_ctrlr_configure_aer`).
+    assert_eq!(feature(0x09, 0, 0x0b, 0x91f), done(0));
+    assert_eq!(feature(0x0a, 0, 0x0b, 0), done(0x91f));
     assert_eq!(feature(0x09, 0, 0x0b, 0x900), done(0));
     assert_eq!(feature(0x0a, 0, 0x0b, 0), done(0x900));
     assert_eq!(

@@ -229,8 +229,8 @@ fn each_impossible_value_is_refused_by_its_name() {
             "requests is 5, at most 4",
         ),
         (
-            |s| s.controllers[1].events.wanted = 1,
-            "wanted is 0x1, of 0x900",
+            |s| s.controllers[1].events.wanted = 0x200,
+            "wanted is 0x200, of 0x9ff",
         ),
         (
             |s| s.controllers[2].events.wanted = 0x100,
