@@ -193,7 +193,8 @@ impl Ring {
             RETURN
         };
         let ring = Self::new_by(kind, entries, monotonic_now() + wait, make);
-        if ring.as_ref().is_err_and(is_out_of_memory) {
+        // Not in this library's tests: one of them is refused by order, beside others that have to wait.
+        if !cfg!(test) && ring.as_ref().is_err_and(is_out_of_memory) {
             NO_MEMORY.store(true, Ordering::Relaxed);
         }
         ring
@@ -689,7 +690,7 @@ mod tests {
     #[test]
     fn a_poll_entry_works_in_a_ring_of_ones_own() {
         let interrupt = Interrupt::new().unwrap();
-        let mut own = IoUring::new(4).unwrap();
+        let mut own = until_memory_returns(monotonic_now() + RETURN, || IoUring::new(4)).unwrap();
         let entry = crate::reactor::poll_entry(&interrupt).user_data(77);
         // SAFETY: the entry names no memory, and the interrupt lives until its completion was seen.
         unsafe { own.submission().push(&entry) }.unwrap();

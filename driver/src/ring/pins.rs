@@ -270,6 +270,12 @@ mod tests {
     use crate::dma::DmaArena;
     use crate::double::Double;
 
+    /// Makes a ring, and waits for the memory of rings that were closed.
+    fn small_ring() -> IoUring {
+        let deadline = crate::clock::monotonic_now() + crate::ring::RETURN;
+        crate::ring::until_memory_returns(deadline, || IoUring::new(4)).unwrap()
+    }
+
     /// The rest is for rings, without which there are no disks.
     #[test]
     fn all_rings_of_a_process_pin_at_most_half_of_what_it_may_lock() {
@@ -292,7 +298,7 @@ mod tests {
             .each_ref()
             .map(|arena| arena.alloc(8192, 4096).unwrap());
         let other = arenas[0].alloc(8192, 4096).unwrap();
-        let ring = IoUring::new(4).unwrap();
+        let ring = small_ring();
         let mut pins = Pins::default();
         if !pins.pin_buffers(&ring, &buffers).unwrap() {
             eprintln!("left out: no memory can be pinned here");
@@ -317,7 +323,7 @@ mod tests {
     fn a_file_has_its_own_place_or_none() {
         let open = || File::from_std(tempfile::tempfile().unwrap(), "a file");
         let files: Vec<File> = (0..6).map(|_| open()).collect();
-        let ring = IoUring::new(4).unwrap();
+        let ring = small_ring();
         let mut pins = Pins::default();
         if !pins.pin_files(&ring, &files).unwrap() {
             eprintln!("left out: no files can be registered here");

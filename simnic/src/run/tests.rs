@@ -245,7 +245,8 @@ fn a_run_ends_at_its_time_limit_though_nothing_reads_its_output() {
 #[test]
 fn a_run_ends_at_its_time_limit_though_its_reader_stops_in_the_middle() {
     for case in [case::STAYS, case::ENDS] {
-        let mut run = Run::begin("--timeout 1", case);
+        // All that is read passes in less, also on a busy machine.
+        let mut run = Run::begin("--timeout 4", case);
         let mut output = run.output.take().expect("a pipe");
         reads(&mut output, BYTES / 2);
         let (status, said) = run.end();
