@@ -1,12 +1,12 @@
 //! `datctl devices`: the functions of this machine, their drivers, and whether each of them could be opened now.
 
-use driver::pci::{Link, Machine, PciFunction, Role};
+use driver::pci::{Kind, Link, Machine, PciFunction, Role};
 use hw_mlx::ids;
 use serde::Serialize;
 
 use crate::report::{Report, table};
 
-/// All functions with a known device ID.
+/// All cards with a known device ID and all SSDs.
 #[derive(Serialize)]
 pub(crate) struct Devices {
     devices: Vec<Device>,
@@ -15,7 +15,7 @@ pub(crate) struct Devices {
 #[derive(Serialize)]
 struct Device {
     address: String,
-    product: &'static str,
+    product: String,
     vendor_id: String,
     device_id: String,
     driver: Option<String>,
@@ -29,6 +29,7 @@ struct Device {
     link: Option<PcieLink>,
     numa_node: Option<u32>,
     netdevs: Vec<String>,
+    disks: Vec<String>,
     reset_methods: Vec<String>,
     usable: bool,
     why_not: Option<String>,
@@ -42,14 +43,19 @@ struct PcieLink {
     max_width: u32,
 }
 
-/// Returns the functions with a known device ID, each with its product name.
-pub(crate) fn known(machine: &Machine) -> Vec<(PciFunction, &'static str)> {
+/// Returns the cards with a known device ID and the SSDs, each with its product name.
+pub(crate) fn known(machine: &Machine) -> Vec<(PciFunction, String)> {
     machine
         .functions()
         .into_iter()
-        .filter(|function| function.vendor_id == ids::VENDOR)
         .filter_map(|function| {
-            let product = ids::product(function.device_id)?;
+            let product = match function.kind()? {
+                Kind::Network if function.vendor_id == ids::VENDOR => {
+                    ids::product(function.device_id)?.to_owned()
+                }
+                Kind::Network => return None,
+                Kind::Nvme => "NVMe SSD".to_owned(),
+            };
             Some((function, product))
         })
         .collect()
@@ -64,7 +70,7 @@ pub(crate) fn run(machine: &Machine) -> Devices {
 }
 
 impl Device {
-    fn new(machine: &Machine, function: PciFunction, product: &'static str) -> Self {
+    fn new(machine: &Machine, function: PciFunction, product: String) -> Self {
         let why_not = match machine.usable(function.address) {
             Ok(group) => machine.holders(group).first().map(|holder| {
                 format!(
@@ -95,6 +101,7 @@ impl Device {
             link: function.link.map(PcieLink::from),
             numa_node: function.numa_node,
             netdevs: function.netdevs,
+            disks: function.disks,
             reset_methods: function.reset_methods,
             usable: why_not.is_none(),
             why_not,
@@ -141,7 +148,7 @@ pub(crate) fn link_text(link: &Link) -> String {
 impl Report for Devices {
     fn human(&self) -> String {
         if self.devices.is_empty() {
-            return "no ConnectX function on this machine (lspci -d 15b3: shows what else there is); sim:NAME and vfio-user:SOCKET need none".to_owned();
+            return "no ConnectX function and no NVMe SSD on this machine (lspci -d 15b3: shows what else there is); sim:NAME and vfio-user:SOCKET need none".to_owned();
         }
         let dash = || "-".to_owned();
         let rows = self.devices.iter().map(|device| {
@@ -155,7 +162,7 @@ impl Report for Devices {
             });
             [
                 device.address.clone(),
-                device.product.to_owned(),
+                device.product.clone(),
                 device.role(),
                 device.driver.clone().unwrap_or_else(dash),
                 device
@@ -163,15 +170,15 @@ impl Report for Devices {
                     .map_or_else(dash, |group| group.to_string()),
                 link.unwrap_or_else(dash),
                 device.numa_node.map_or_else(dash, |node| node.to_string()),
-                match device.netdevs.join(",") {
+                match [&*device.netdevs, &*device.disks].concat().join(",") {
                     none if none.is_empty() => dash(),
-                    netdevs => netdevs,
+                    names => names,
                 },
                 if device.usable { "yes" } else { "no" }.to_owned(),
             ]
         });
         let header = [
-            "address", "product", "role", "driver", "group", "link", "node", "netdev", "usable",
+            "address", "product", "role", "driver", "group", "link", "node", "name", "usable",
         ];
         let mut text = table(header, rows);
         for why_not in self

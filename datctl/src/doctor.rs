@@ -13,7 +13,7 @@ mod machine;
 mod physical;
 
 use driver::PciAddress;
-use driver::pci::{Machine, PciFunction};
+use driver::pci::{Kind, Machine, PciFunction};
 use serde::Serialize;
 
 use self::fix::Fix;
@@ -108,9 +108,10 @@ impl Line {
     }
 }
 
-/// Checks the machine and the functions in `addresses`. If `addresses` is empty, checks all functions with a known
-/// device ID that are bound to VFIO, or, if none is bound, all with a known device ID. `memory_mib` is the amount of
-/// memory to be registered, in MiB.
+/// Checks the machine and the functions in `addresses`. If `addresses` is empty, checks all cards with a known device
+/// ID that are bound to VFIO, or, if none is bound, all with a known device ID; and the SSDs that are bound to VFIO,
+/// since one that the kernel has is most often its disk. `memory_mib` is the amount of memory to be registered, in
+/// MiB.
 pub(crate) fn run(
     machine: &Machine,
     addresses: &[PciAddress],
@@ -121,8 +122,8 @@ pub(crate) fn run(
     if functions.is_empty() {
         lines.push(Line::not_ok(
             "function",
-            "no ConnectX function (ids in hw_mlx::ids)",
-            "lspci -d 15b3: shows whether the slot sees the card; sim:NAME needs none",
+            "no ConnectX function (ids in hw_mlx::ids), and no SSD that is bound to vfio-pci",
+            "lspci -d 15b3: shows whether the slot sees the card; datctl doctor ADDRESS checks an SSD; sim:NAME needs none",
         ));
     } else {
         let names: Vec<String> = functions
@@ -158,12 +159,15 @@ fn functions(machine: &Machine, addresses: &[PciAddress]) -> Result<Vec<PciFunct
         .into_iter()
         .map(|(function, _)| function)
         .collect();
-    let ours: Vec<PciFunction> = all
-        .iter()
-        .filter(|function| function.is_bound_to_vfio())
-        .cloned()
-        .collect();
-    Ok(if ours.is_empty() { all } else { ours })
+    let (ssds, cards): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|function| function.kind() == Some(Kind::Nvme));
+    let some_bound = cards.iter().any(PciFunction::is_bound_to_vfio);
+    Ok(cards
+        .into_iter()
+        .filter(|card| card.is_bound_to_vfio() || !some_bound)
+        .chain(ssds.into_iter().filter(PciFunction::is_bound_to_vfio))
+        .collect())
 }
 
 impl Diagnosis {

@@ -90,14 +90,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Lists the ConnectX functions of this machine, their drivers, and whether they could be opened now.
+    /// Lists the ConnectX functions and NVMe SSDs of this machine, their drivers, and whether they could be opened now.
     #[command(after_help = "Examples:
   datctl devices")]
     Devices,
     /// Binds a function to vfio-pci, so that a program can open it, and prints the commands that undo this.
     ///
-    /// Refused: a function whose interfaces carry the default route or a TCP connection (yours, perhaps), a physical
-    /// function that has virtual ones, a machine without an IOMMU.
+    /// Refused: a function whose interfaces carry the default route or a TCP connection (yours, perhaps), an SSD whose
+    /// disks are in use (mounted, for instance), a physical function that has virtual ones, a machine without an IOMMU.
     #[command(after_help = "Examples:
   datctl bind 3b:00.2")]
     Bind {

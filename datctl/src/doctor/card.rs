@@ -177,7 +177,7 @@ fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
 
 /// Checks that this process may run on processors of the function's NUMA node. Returns `None` if the node or a list of
 /// processors is unknown.
-fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
+pub(super) fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
     const CHECK: &str = "numa";
     let node = function.numa_node?;
     let list = |path: String| std::fs::read_to_string(machine.path(path)).ok();

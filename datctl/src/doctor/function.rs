@@ -1,6 +1,6 @@
 //! The lines about one function.
 
-use driver::pci::{Isolation, Machine, Member, PciFunction, Role};
+use driver::pci::{DiskUse, Isolation, Kind, Machine, Member, PciFunction, Role};
 
 use super::fix::Fix;
 use super::{Line, card, physical};
@@ -27,8 +27,13 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     }
     lines.push(reset(machine, function));
     lines.extend(link(machine, function));
-    lines.extend(physical::lines(machine, function));
-    lines.extend(card::lines(machine, function));
+    if function.kind() == Some(Kind::Nvme) {
+        lines.extend(disks(machine, function));
+        lines.extend(card::near(machine, function));
+    } else {
+        lines.extend(physical::lines(machine, function));
+        lines.extend(card::lines(machine, function));
+    }
     lines
         .into_iter()
         .map(|line| line.of(function.address))
@@ -65,13 +70,11 @@ fn viable(machine: &Machine, group: u32, others: &[Member]) -> Line {
     let mend: Vec<String> = in_the_way
         .iter()
         .map(|member| {
-            /// Class code of network controllers, which `bind` accepts.
-            const NETWORK: u32 = 0x02;
             let address = member.address;
-            let class = machine
+            let kind = machine
                 .function(address)
-                .map_or(0, |function| function.class);
-            if class >> 16 == NETWORK {
+                .and_then(|function| function.kind());
+            if kind.is_some() {
                 format!("datctl bind {address}")
             } else {
                 format!(
@@ -158,6 +161,29 @@ fn free(machine: &Machine, group: u32) -> Line {
             format!("kill {}", holder.pid),
         ),
     }
+}
+
+/// Checks that the disks of an SSD that the kernel's driver has may be taken. Returns no line if there are no disks.
+fn disks(machine: &Machine, function: &PciFunction) -> Option<Line> {
+    const CHECK: &str = "disks";
+    if function.disks.is_empty() {
+        return None;
+    }
+    let disks = function.disks.join(", ");
+    let uses = machine.disk_uses(function);
+    let texts: Vec<String> = uses.iter().map(ToString::to_string).collect();
+    let is_unknown = |it: &DiskUse| matches!(it, DiskUse::Unknown { .. });
+    Some(if uses.is_empty() {
+        Line::ok(CHECK, format!("{disks}, not in use"))
+    } else if uses.iter().all(is_unknown) {
+        Line::unknown(CHECK, texts.join(", "), "datctl doctor (as root)")
+    } else {
+        Line::not_ok(
+            CHECK,
+            texts.join(", "),
+            "end that use first, or take another SSD: its disks are lost to this machine with its driver",
+        )
+    })
 }
 
 fn reset(machine: &Machine, function: &PciFunction) -> Line {

@@ -166,12 +166,12 @@ fn without_the_module_or_an_iommu_nothing_is_taken_from_its_driver() {
 }
 
 #[test]
-fn what_is_no_network_function_is_not_taken() {
+fn a_function_without_a_driver_here_is_not_taken() {
     let tree = Tree::good();
-    tree.write(&tree.of(OTHER, "class"), "0x010802\n");
+    tree.write(&tree.of(OTHER, "class"), "0x030000\n");
     let error = refused(&tree, &["bind", OTHER]);
     assert!(
-        error.contains("class 0x010802 is no network controller"),
+        error.contains("class 0x030000 is neither a network controller nor an NVMe controller"),
         "{error}"
     );
 }

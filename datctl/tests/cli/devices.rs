@@ -56,6 +56,7 @@ fn a_device_says_who_has_it_where_it_is_and_what_it_could_do() {
             "link": {"speed": "8.0 GT/s PCIe", "width": 8, "max_speed": "8.0 GT/s PCIe", "max_width": 16},
             "numa_node": 0,
             "netdevs": ["ens1f0"],
+            "disks": [],
             "reset_methods": ["flr", "bus"],
             "usable": false,
             "why_not": format!("{PF0}: bound to mlx5_core, not to vfio-pci: echo vfio-pci > /sys/bus/pci/devices/{PF0}/driver_override, unbind it, and echo {PF0} > /sys/bus/pci/drivers_probe"),
@@ -114,7 +115,7 @@ fn a_person_gets_a_table_with_a_line_for_each_function_and_the_reasons_below() {
     };
     assert_eq!(
         line("address"),
-        "address product role driver group link node netdev usable"
+        "address product role driver group link node name usable"
     );
     assert_eq!(
         line(PF0),
@@ -142,7 +143,7 @@ fn a_machine_without_such_a_card_is_no_error() {
     let (code, out, _) = tree.human(&["devices"]);
     assert_eq!(code, 0);
     assert!(
-        out.starts_with("no ConnectX function on this machine"),
+        out.starts_with("no ConnectX function and no NVMe SSD on this machine"),
         "{out}"
     );
     assert_eq!(tree.json(&["devices"]), (0, json!({"devices": []})));

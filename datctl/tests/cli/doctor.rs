@@ -409,7 +409,7 @@ fn a_group_with_strangers_in_use_says_who_they_are_and_how_to_get_them_out() {
     let line = harmed("group", |tree| {
         tree.member(GROUP, PF1);
         tree.member(GROUP, OTHER);
-        tree.write(&tree.of(OTHER, "class"), "0x010802\n");
+        tree.write(&tree.of(OTHER, "class"), "0x030000\n");
         // A bridge with its driver does not make the group unusable.
         tree.member(GROUP, PORT);
         tree.driver(PORT, Some("pcieport"));

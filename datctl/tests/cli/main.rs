@@ -8,6 +8,7 @@ mod adapters;
 mod bind;
 mod broken;
 mod devices;
+mod disks;
 mod doctor;
 mod live;
 mod perf;

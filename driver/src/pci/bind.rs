@@ -4,12 +4,13 @@
 //! driver, and the bus probes for a driver (`Documentation/ABI/testing/sysfs-bus-pci`). The results of the writes do
 //! not show whether binding worked; only the `driver` link does. If binding failed, the previous driver is restored.
 //!
-//! Before anything is written, binding refuses a function whose interfaces carry the default route or a connection, and
-//! a physical function whose virtual ones would disappear with its driver. Unbinding refuses a function that a process
-//! has open. Both return the commands that undo the writes.
+//! Before anything is written, binding refuses a function whose interfaces carry the default route or a connection,
+//! one whose disks are mounted or in another use, and a physical function whose virtual ones would disappear with its
+//! driver. Unbinding refuses a function that a process has open. Both return the commands that undo the writes.
 //!
-//! The check and the writes are separate steps, and sysfs has no lock for both: a virtual function or a route that
-//! appears after the check and before the write is not noticed. Only root can write these files, and root is trusted.
+//! The check and the writes are separate steps, and sysfs has no lock for both: a virtual function, a mount or a route
+//! that appears after the check and before the write is not noticed. Only root can write these files, and root is
+//! trusted.
 
 use std::fs;
 use std::io;
@@ -19,6 +20,7 @@ use thiserror::Error;
 
 use super::machine::{Machine, PciFunction};
 use super::network::Traffic;
+use super::storage::DiskUse;
 use crate::vfio::{PciAddress, VfioError};
 
 /// Name of the kernel driver that lets a program in user space open a function.
@@ -69,9 +71,11 @@ pub enum BindError {
         /// Its path in sysfs.
         path: PathBuf,
     },
-    /// The function is no network function, so this project has no driver for it.
-    #[error("{address}: class {class:#08x} is no network controller; only those are bound")]
-    NotNetwork {
+    /// The function is of a class that this project has no driver for.
+    #[error(
+        "{address}: class {class:#08x} is neither a network controller nor an NVMe controller; only those are bound"
+    )]
+    NotDriven {
         /// The function.
         address: PciAddress,
         /// Its class, subclass and interface.
@@ -101,6 +105,20 @@ pub enum BindError {
         traffic: Vec<Traffic>,
         /// Its interfaces.
         netdevs: Vec<String>,
+    },
+    /// The function's disks are in use.
+    #[error(
+        "{address}: not taken from {driver}, because {}: {}",
+        list(uses),
+        end(uses)
+    )]
+    DiskInUse {
+        /// The function.
+        address: PciAddress,
+        /// The driver it has.
+        driver: String,
+        /// Uses of the disks.
+        uses: Vec<DiskUse>,
     },
     /// The function's virtual functions would disappear with its driver.
     #[error(
@@ -174,6 +192,16 @@ pub enum BindError {
 fn list(items: &[impl ToString]) -> String {
     let items: Vec<String> = items.iter().map(ToString::to_string).collect();
     items.join(", ")
+}
+
+/// Returns what to do about the uses of disks.
+fn end(uses: &[DiskUse]) -> &'static str {
+    let is_unknown = |it: &DiskUse| matches!(it, DiskUse::Unknown { .. });
+    if uses.iter().all(is_unknown) {
+        "only root may; try sudo"
+    } else {
+        "end that use first"
+    }
 }
 
 fn advice(error: &io::Error) -> &'static str {
@@ -287,11 +315,9 @@ impl Machine {
 
     /// Checks that nothing is lost when the function is unbound from its driver, and that vfio-pci can take it.
     fn check_free(&self, function: &PciFunction) -> Result<(), BindError> {
-        /// Class code of network controllers.
-        const NETWORK: u32 = 0x02;
         let address = function.address;
-        if function.class >> 16 != NETWORK {
-            return Err(BindError::NotNetwork {
+        if function.kind().is_none() {
+            return Err(BindError::NotDriven {
                 address,
                 class: function.class,
             });
@@ -304,6 +330,14 @@ impl Machine {
                 driver,
                 traffic,
                 netdevs: function.netdevs.clone(),
+            });
+        }
+        let uses = self.disk_uses(function);
+        if !uses.is_empty() {
+            return Err(BindError::DiskInUse {
+                address,
+                driver,
+                uses,
             });
         }
         let functions = self.virtual_functions(address);

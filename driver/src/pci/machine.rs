@@ -40,6 +40,17 @@ pub struct PciFunction {
     pub reset_methods: Vec<String>,
     /// Network interfaces that its driver has made, in this network namespace.
     pub netdevs: Vec<String>,
+    /// Block devices of an NVMe controller's namespaces that its driver has made.
+    pub disks: Vec<String>,
+}
+
+/// Kinds of functions that this project drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A network controller.
+    Network,
+    /// An NVMe controller for I/O.
+    Nvme,
 }
 
 /// Physical or virtual (SR-IOV).
@@ -153,6 +164,7 @@ impl Machine {
             numa_node: number(&path.join("numa_node")),
             reset_methods: reset_methods(&path),
             netdevs: names(&path.join("net")),
+            disks: self.disks(&path),
         })
     }
 
@@ -208,6 +220,21 @@ impl Machine {
 pub(super) const BRIDGE: u32 = 0x06;
 
 impl PciFunction {
+    /// Returns the kind of the function, by its class (PCI Code and ID Assignment Specification); `None` if this
+    /// project drives none of that class.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        /// Class code of network controllers.
+        const NETWORK: u32 = 0x02;
+        /// Class code, subclass and programming interface of NVMe controllers for I/O.
+        const NVME: u32 = 0x01_08_02;
+        match self.class {
+            NVME => Some(Kind::Nvme),
+            class if class >> 16 == NETWORK => Some(Kind::Network),
+            _ => None,
+        }
+    }
+
     /// Returns whether the function is bound to vfio-pci, or to a variant of vfio-pci.
     #[must_use]
     pub fn is_bound_to_vfio(&self) -> bool {
