@@ -222,7 +222,7 @@ impl Machine {
         mounts
     }
 
-    /// Returns what the kernel's NVMe target serves of devices: namespaces that lie on one of them, and controllers that
+    /// Returns what the kernel's NVMe target serves of devices: namespaces that lie on one, and controllers that
     /// it passes commands through to. A path may be a link.
     fn exports(&self, devices: &[String]) -> Vec<DiskUse> {
         let subsystems = self.path("/sys/kernel/config/nvmet/subsystems");
