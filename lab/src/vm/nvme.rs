@@ -259,7 +259,7 @@ fn dissected(step: &Step) -> Result<String> {
 }
 
 /// Expected texts in the output of each step. The lines with them are its figures.
-const SHOWN: [(&str, &[&str]); 33] = [
+const SHOWN: [(&str, &[&str]); 34] = [
     ("ssd", &["written and read: equal", "verified", "zeroes"]),
     (
         "commands",
@@ -287,6 +287,13 @@ const SHOWN: [(&str, &[&str]); 33] = [
     ("uring", &["verified by io_uring_cmd"]),
     ("reset-loaded", &["every block is what was written", "live"]),
     ("namespaces", &["added", "grown", "shrunk", "removed"]),
+    (
+        "limited",
+        &[
+            "verified, at 100 I/Os a second",
+            "verified, after the limit was gone",
+        ],
+    ),
     (
         "failing",
         &["a read failed", "every block is what was written", "live"],

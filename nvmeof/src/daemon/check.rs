@@ -37,6 +37,8 @@ pub enum Named {
     },
     /// An adapter's name, with its options.
     Adapter(String),
+    /// Function of an NVMe SSD: a PCI address or `vfio-user:PATH`.
+    Ssd(String),
     /// Address at which counters can be read.
     Address(SocketAddr),
     /// Path of a socket that the daemon will create.
@@ -133,6 +135,7 @@ impl Named {
         match self {
             Self::File { .. } => "file",
             Self::Adapter(_) => "adapter",
+            Self::Ssd(_) => "SSD",
             Self::Address(_) => "address",
             Self::Socket(_) => "folder of a socket",
             Self::Key(_) => "key",
@@ -151,6 +154,10 @@ impl Named {
                 Err(what) => Some(what),
             },
             Self::Adapter(text) => adapter(text, machine),
+            Self::Ssd(function) => {
+                let command = |socket: &str| format!("nvmeofd ssd {socket} --disk FILE");
+                not_open(function, machine, command)
+            }
             Self::Address(address) => {
                 let bound = TcpListener::bind(address);
                 let error = bound.err()?;
@@ -239,10 +246,16 @@ fn adapter(text: &str, machine: &Path) -> Option<String> {
     if let Some(what) = made.iter().flatten().find_map(|path| no_folder(path)) {
         return Some(what);
     }
+    let command = |socket: &str| format!("datctl sim serve --socket {socket}");
+    not_open(device, machine, command)
+}
+
+/// Returns a message if a function cannot be opened by its socket or its PCI address. `command` returns the command
+/// that serves a function at a socket.
+fn not_open(device: &str, machine: &Path, command: impl Fn(&str) -> String) -> Option<String> {
     if let Some(socket) = device.strip_prefix("vfio-user:") {
-        return (!Path::new(socket).exists()).then(|| {
-            format!("no function is served at {socket}: `datctl sim serve --socket {socket}`")
-        });
+        return (!Path::new(socket).exists())
+            .then(|| format!("no function is served at {socket}: `{}`", command(socket)));
     }
     let address: PciAddress = device.parse().ok()?;
     let function = machine.join(format!("sys/bus/pci/devices/{address}"));
@@ -295,6 +308,24 @@ mod tests {
             }
         }
         let said = |adapter: &str| Named::Adapter(adapter.to_owned()).complaint(machine.path());
+        for (function, wanted) in [
+            ("0000:3b:00.2", None),
+            (
+                "0000:3b:00.3",
+                Some(
+                    "0000:3b:00.3 belongs to driver mlx5_core, not vfio-pci: `datctl bind 0000:3b:00.3`",
+                ),
+            ),
+            (
+                "vfio-user:/nowhere/ssd",
+                Some(
+                    "no function is served at /nowhere/ssd: `nvmeofd ssd /nowhere/ssd --disk FILE`",
+                ),
+            ),
+        ] {
+            let said = Named::Ssd(function.to_owned()).complaint(machine.path());
+            assert_eq!(said.as_deref(), wanted);
+        }
         assert_eq!(said("3b:00.2,address=192.0.2.1/24"), None);
         for (name, wanted) in [
             (

@@ -18,16 +18,17 @@ use serde_json::{Map, Value, json};
 use udapl::handover::ServiceManager;
 use udapl::reactor::{HandedInError, handed_in};
 
-use super::file;
+use super::file::{self, Size};
 use super::handover::check_manager;
 use super::settings::{ControlSettings, ControlSocket, HostSettings, Settings};
 use super::state::{Daemon, DaemonError};
 use super::write::save;
 use crate::disk::faults::{self, Orders};
+use crate::model::Limit;
 use crate::nvme::Nqn;
 
 /// Names of the methods.
-const METHODS: [&str; 17] = [
+const METHODS: [&str; 18] = [
     "version",
     "status",
     "stat",
@@ -36,6 +37,7 @@ const METHODS: [&str; 17] = [
     "namespace.add",
     "namespace.remove",
     "namespace.resize",
+    "namespace.limit",
     "namespace.fault",
     "host.allow",
     "host.forbid",
@@ -125,6 +127,41 @@ struct OfSubsystem {
 struct OfNamespace {
     subsystem: String,
     nsid: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfLimit {
+    subsystem: String,
+    nsid: u32,
+    ios_per_second: Option<u64>,
+    bytes_per_second: Option<Size>,
+    burst_ms: Option<u64>,
+}
+
+impl OfLimit {
+    /// Returns the limit; `None` if neither rate is given.
+    fn limit(&self) -> Result<Option<Limit>, Refusal> {
+        let bytes = self.bytes_per_second.as_ref().map(|size| {
+            let what = "bytes_per_second is bytes, or a text such as \"64MiB\"";
+            size.bytes().ok_or_else(|| wrong(what.to_owned()))
+        });
+        let limit = Limit {
+            ios_per_second: self.ios_per_second,
+            bytes_per_second: bytes.transpose()?,
+            burst: self
+                .burst_ms
+                .map_or(Limit::USUAL_BURST, Duration::from_millis),
+        };
+        match (limit.ios_per_second, limit.bytes_per_second) {
+            (None, None) if self.burst_ms.is_some() => {
+                let what = "burst_ms comes with ios_per_second or bytes_per_second";
+                Err(wrong(what.to_owned()))
+            }
+            (None, None) => Ok(None),
+            _ => Ok(Some(limit)),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -277,6 +314,11 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
             let of: OfNamespace = read(params)?;
             let blocks = daemon.resize_namespace(&name(&of.subsystem)?, of.nsid);
             return Ok(json!({ "blocks": blocks.map_err(refused)? }));
+        }
+        "namespace.limit" => {
+            let of: OfLimit = read(params)?;
+            let set = daemon.set_limit(&name(&of.subsystem)?, of.nsid, of.limit()?);
+            set.map_err(refused)?;
         }
         "namespace.fault" => {
             let of: OfFault = read(params)?;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::unistd::{Group, User};
 use serde::Deserialize;
@@ -25,7 +26,7 @@ use super::settings::{
 };
 use crate::disk::Source;
 use crate::disk::ssd::SsdAddress;
-use crate::model::{GROUPS, NAMESPACES};
+use crate::model::{GROUPS, Limit, NAMESPACES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 
@@ -140,13 +141,27 @@ struct NamespaceForm {
     read_only: bool,
     lock: Option<Spanned<bool>>,
     group: Option<Spanned<u64>>,
+    ios_per_second: Option<Spanned<u64>>,
+    bytes_per_second: Option<Spanned<Size>>,
+    burst_ms: Option<Spanned<u64>>,
 }
 
+/// A number of bytes, or a text such as `64MiB`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Size {
+pub(super) enum Size {
     Bytes(u64),
     Text(String),
+}
+
+impl Size {
+    /// Returns the number of bytes; `None` if the text is no size.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(*bytes),
+            Self::Text(text) => bytes_of(text),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -608,7 +623,7 @@ impl Reader<'_> {
         if let Some(address) = &form.disk {
             match address.get_ref().parse::<SsdAddress>() {
                 Ok(parsed) => {
-                    let function = Named::Adapter(parsed.function.clone());
+                    let function = Named::Ssd(parsed.function.clone());
                     self.names(function, address);
                     sources.push(Source::Ssd(parsed));
                 }
@@ -635,6 +650,7 @@ impl Reader<'_> {
                 _ => self.wrong(bytes, "block_size is 512 or 4096"),
             }
         }
+        settings.limit = self.limit(&form);
         let block = 1 << settings.shift;
         if let Some(path) = &form.file {
             let file = Named::File {
@@ -679,10 +695,7 @@ impl Reader<'_> {
     }
 
     fn size(&mut self, given: &Spanned<Size>) -> u64 {
-        let bytes = match given.get_ref() {
-            Size::Bytes(bytes) => Some(*bytes),
-            Size::Text(text) => bytes_of(text),
-        };
+        let bytes = given.get_ref().bytes();
         if bytes.is_none() {
             self.wrong(
                 given,
@@ -694,12 +707,43 @@ impl Reader<'_> {
 }
 
 impl Reader<'_> {
+    /// Returns the limit of a namespace; `None` if it has none.
+    fn limit(&mut self, form: &NamespaceForm) -> Option<Limit> {
+        let ios_per_second = form.ios_per_second.as_ref().map(|given| {
+            let (least, most) = (Limit::LEAST_IOS, Limit::MOST);
+            self.number("ios_per_second", Some(given), least, least, most)
+        });
+        let bytes_per_second = form.bytes_per_second.as_ref().map(|given| {
+            let (least, most) = (Limit::LEAST_BYTES, Limit::MOST);
+            let bytes = self.size(given);
+            let is_size = given.get_ref().bytes().is_some();
+            if is_size && !(least..=most).contains(&bytes) {
+                self.wrong(given, format!("bytes_per_second is {least} to {most}"));
+            }
+            bytes
+        });
+        let most = Limit::LONGEST_BURST.as_secs() * 1000;
+        // CAST: the default burst is a tenth of a second.
+        #[expect(clippy::cast_possible_truncation, reason = "a tenth of a second")]
+        let usual = Limit::USUAL_BURST.as_millis() as u64;
+        let burst_ms = self.number("burst_ms", form.burst_ms.as_ref(), usual, 0, most);
+        if ios_per_second.is_none() && bytes_per_second.is_none() {
+            if let Some(given) = &form.burst_ms {
+                let what = "burst_ms is for a namespace with ios_per_second or bytes_per_second";
+                self.wrong(given, what);
+            }
+            return None;
+        }
+        Some(Limit {
+            ios_per_second,
+            bytes_per_second,
+            burst: Duration::from_millis(burst_ms),
+        })
+    }
+
     /// Reports a mistake if a size of memory is not a multiple of the block size.
     fn whole_blocks(&mut self, given: &Spanned<Size>, shift: u8) {
-        let bytes = match given.get_ref() {
-            Size::Bytes(bytes) => Some(*bytes),
-            Size::Text(text) => bytes_of(text),
-        };
+        let bytes = given.get_ref().bytes();
         let (block, left) = (1_u64 << shift, bytes.unwrap_or(0) % (1 << shift));
         if left != 0 {
             let what = format!("this is no multiple of the block, {block} bytes: {left} are over");

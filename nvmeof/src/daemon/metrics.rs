@@ -34,8 +34,25 @@ pub fn text(status: &Status) -> String {
                     "Bytes written to the namespace.",
                     one.written_bytes,
                 ),
+                (
+                    "limited",
+                    "Commands that waited because of the namespace's limit.",
+                    one.limited,
+                ),
             ];
-            let gauges = [("size_bytes", "Size of the namespace.", one.bytes)];
+            let gauges = [
+                ("size_bytes", "Size of the namespace.", one.bytes),
+                (
+                    "limit_ios_per_second",
+                    "I/Os per second that the namespace is limited to; 0 without such a limit.",
+                    one.ios_per_second,
+                ),
+                (
+                    "limit_bytes_per_second",
+                    "Bytes per second that the namespace is limited to; 0 without such a limit.",
+                    one.bytes_per_second,
+                ),
+            ];
             add(&mut text, "namespace", &labels, &counters, &gauges);
         }
         let connected = status.controllers.iter();

@@ -44,8 +44,9 @@ impl Reloaded {
 impl Daemon {
     /// Makes the steps from the current settings to the wanted ones.
     pub fn reload(&mut self, wanted: &Settings) -> Reloaded {
-        let before = self.settings().clone();
         let mut told = Reloaded::default();
+        self.set_limits(wanted, &mut told);
+        let before = self.settings().clone();
         for (what, differs) in [
             ("the control socket", before.control != wanted.control),
             (
@@ -94,6 +95,23 @@ impl Daemon {
             }
         }
         told
+    }
+
+    /// Sets the limits of namespaces. The other steps see no difference of limits then, so a namespace that differs in
+    /// nothing else stays.
+    fn set_limits(&mut self, wanted: &Settings, told: &mut Reloaded) {
+        for (name, subsystem) in self.settings().subsystems.clone() {
+            for (nsid, there) in subsystem.namespaces {
+                let of = wanted.subsystems.get(&name);
+                let is_to_be = of.and_then(|of| of.namespaces.get(&nsid));
+                if let Some(is_to_be) = is_to_be
+                    && is_to_be.limit != there.limit
+                {
+                    let set = self.set_limit(&name, nsid, is_to_be.limit);
+                    told.took(format!("limit of namespace {nsid} of {name}"), set);
+                }
+            }
+        }
     }
 
     /// Returns the locks that this reload releases and those that it keeps. A file's lock is released if all namespaces
@@ -265,8 +283,10 @@ impl Daemon {
 mod tests {
     use std::fs;
 
-    use super::super::settings::HostSettings;
+    use super::super::settings::{HostSettings, NamespaceSettings};
     use super::*;
+    use crate::disk::Source;
+    use crate::model::Limit;
     use crate::serve::Target;
 
     const HOST: &str = "nqn.2026-11.test:host";
@@ -353,6 +373,38 @@ mod tests {
                 "{told:?}"
             );
             assert_eq!(allows(&daemon), any_host);
+            assert_eq!(daemon.settings(), &settings);
+        }
+    }
+
+    /// Hosts keep the namespace, with its serial number, when only its limit changes.
+    #[test]
+    fn a_reload_changes_a_limit_and_leaves_the_namespace() {
+        let of = name("nqn.2026-11.test:a");
+        let mut settings = Settings::default();
+        let mut subsystem = SubsystemSettings::new(&of);
+        let namespace = NamespaceSettings::new(&of, 1, Source::Memory(1 << 20));
+        subsystem.namespaces.insert(1, namespace);
+        settings.subsystems.insert(of.clone(), subsystem);
+        let mut daemon = Daemon::new(Target::default());
+        daemon.reload(&settings);
+        let there = |daemon: &Daemon| {
+            let namespace = daemon.target().with(|model| model.namespace(&of, 1));
+            let namespace = namespace.expect("a namespace");
+            (namespace.serial(), namespace.limit())
+        };
+        let (serial, _) = there(&daemon);
+        let limit = Limit {
+            ios_per_second: Some(100),
+            bytes_per_second: None,
+            burst: Limit::USUAL_BURST,
+        };
+        for limit in [Some(limit), None] {
+            let subsystem = settings.subsystems.get_mut(&of).expect("a subsystem");
+            subsystem.namespaces.get_mut(&1).expect("it").limit = limit;
+            let told = daemon.reload(&settings);
+            assert_eq!((told.done.len(), told.refused.len()), (1, 0), "{told:?}");
+            assert_eq!(there(&daemon), (serial, limit));
             assert_eq!(daemon.settings(), &settings);
         }
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use uuid::Uuid;
 
 use crate::disk::Source;
+use crate::model::Limit;
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 use crate::serve::WorkerConfig;
@@ -157,6 +158,8 @@ pub struct NamespaceSettings {
     pub group: u32,
     /// Identifier by which hosts recognise the namespace.
     pub uuid: Uuid,
+    /// Limit of I/Os and bytes per second.
+    pub limit: Option<Limit>,
 }
 
 impl NamespaceSettings {
@@ -170,6 +173,7 @@ impl NamespaceSettings {
             lock: true,
             group: 1,
             uuid: Self::usual_uuid(subsystem, nsid),
+            limit: None,
         }
     }
 

@@ -13,7 +13,7 @@ use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, S
 use crate::auth::{Key, KeyError, Keys};
 use crate::disk::faults::Orders;
 use crate::disk::{Disk, DiskError, OwnLocks};
-use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
+use crate::model::{Limit, ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 use crate::serve::{Target, TargetSnapshot, Worker};
@@ -273,7 +273,7 @@ impl Daemon {
         // Disks are opened before the model is locked, because opening takes long and may fail.
         let mut namespaces = Vec::new();
         for (nsid, namespace) in &settings.namespaces {
-            namespaces.push(open(name, *nsid, namespace)?);
+            namespaces.push((*nsid, open(name, *nsid, namespace)?, namespace.limit));
         }
         self.target.with(|model| -> Result<(), DaemonError> {
             model.add_subsystem(SubsystemConfig {
@@ -286,8 +286,11 @@ impl Daemon {
                 for host in settings.hosts.keys() {
                     model.allow_host(name, host.clone())?;
                 }
-                for namespace in namespaces {
+                for (nsid, namespace, limit) in namespaces {
                     model.add_namespace(name, namespace)?;
+                    if limit.is_some() {
+                        model.set_limit(name, nsid, limit)?;
+                    }
                 }
                 Ok(())
             };
@@ -342,8 +345,17 @@ impl Daemon {
             })
         })?;
         let namespace = open(subsystem, nsid, settings)?;
-        self.target
-            .with(|model| model.add_namespace(subsystem, namespace))?;
+        self.target.with(|model| {
+            model.add_namespace(subsystem, namespace)?;
+            if settings.limit.is_some() {
+                let limited = model.set_limit(subsystem, nsid, settings.limit);
+                limited.inspect_err(|_| {
+                    // The namespace exists, because it was just added.
+                    let _ = model.remove_namespace(subsystem, nsid);
+                })?;
+            }
+            Ok::<_, ModelError>(())
+        })?;
         let of = self.subsystem_mut(subsystem)?;
         of.namespaces.insert(nsid, settings.clone());
         tracing::info!(%subsystem, nsid, source = ?settings.source, "namespace");
@@ -370,6 +382,26 @@ impl Daemon {
         let blocks = self.target.resize_namespace(subsystem, nsid)?;
         tracing::info!(%subsystem, nsid, blocks, "namespace has this size now");
         Ok(blocks)
+    }
+
+    /// Limits the I/Os and bytes per second of a namespace; `None` ends the limit.
+    ///
+    /// # Errors
+    /// There is no such namespace, or a number of the limit is out of its range.
+    pub fn set_limit(
+        &mut self,
+        subsystem: &Nqn,
+        nsid: u32,
+        limit: Option<Limit>,
+    ) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.set_limit(subsystem, nsid, limit))?;
+        let of = self.subsystem_mut(subsystem)?;
+        if let Some(settings) = of.namespaces.get_mut(&nsid) {
+            settings.limit = limit;
+        }
+        tracing::info!(%subsystem, nsid, ?limit, "limit");
+        Ok(())
     }
 
     /// Sets the orders of a namespace's faulty disk; `None` ends them. Returns the number of operations that orders

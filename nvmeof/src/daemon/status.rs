@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::state::Daemon;
 use super::write::access_name;
-use crate::model::{Controller, Namespace, Subsystem};
+use crate::model::{Controller, Limit, Namespace, Subsystem};
 use crate::serve::{KINDS, Took};
 
 /// Status of a daemon.
@@ -118,6 +118,12 @@ pub struct NamespaceStatus {
     pub read_bytes: u64,
     /// Number of bytes written.
     pub written_bytes: u64,
+    /// I/Os per second that the namespace is limited to; 0 without such a limit.
+    pub ios_per_second: u64,
+    /// Bytes per second that the namespace is limited to; 0 without such a limit.
+    pub bytes_per_second: u64,
+    /// Number of commands that waited because of the limit, since this process serves the namespace.
+    pub limited: u64,
 }
 
 /// Status of a controller.
@@ -214,7 +220,8 @@ fn subsystem(of: &Subsystem) -> SubsystemStatus {
 }
 
 fn namespace(of: &Namespace) -> NamespaceStatus {
-    let done = of.done();
+    let (done, limit) = (of.done(), of.limit());
+    let rate = |rate: fn(Limit) -> Option<u64>| limit.and_then(rate).unwrap_or(0);
     NamespaceStatus {
         nsid: of.nsid(),
         uuid: of.uuid(),
@@ -227,6 +234,9 @@ fn namespace(of: &Namespace) -> NamespaceStatus {
         writes: done.writes,
         read_bytes: done.read_bytes,
         written_bytes: done.written_bytes,
+        ios_per_second: rate(|limit| limit.ios_per_second),
+        bytes_per_second: rate(|limit| limit.bytes_per_second),
+        limited: done.limited,
     }
 }
 

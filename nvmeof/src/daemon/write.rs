@@ -117,6 +117,17 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
             if !namespace.lock {
                 writeln!(out, "lock = false")?;
             }
+            if let Some(limit) = namespace.limit {
+                for (key, rate) in [
+                    ("ios_per_second", limit.ios_per_second),
+                    ("bytes_per_second", limit.bytes_per_second),
+                ] {
+                    if let Some(rate) = rate {
+                        writeln!(out, "{key} = {rate}")?;
+                    }
+                }
+                writeln!(out, "burst_ms = {}", limit.burst.as_millis())?;
+            }
         }
     }
     for (address, port) in &settings.referrals {

@@ -39,11 +39,17 @@ impl QueueId {
     };
 }
 
+/// Place of a command among those that wait because of a limit: the time at which it is looked at, and the number of
+/// the wait, so that of two commands with the same time the first one goes on first.
+pub(crate) type WaitKey = (Moment, u64);
+
 /// An event of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The command has been received.
     Received,
+    /// The limit of the namespace lets the command go on, if there is a limit.
+    Admitted,
     /// The command has got the buffers that it needs.
     Placed {
         /// True if the command had to wait for them.
@@ -64,6 +70,8 @@ pub(crate) enum Event {
 /// The next action for a command.
 #[derive(Debug)]
 pub(crate) enum Do {
+    /// The namespace has a limit. The caller calls [`super::Commands::reserve`] with the time.
+    Limit,
     /// Give the command this many buffers; then [`Event::Placed`] follows.
     Buffer(usize),
     /// The transport fetches the data from the host; then [`Event::Fetched`] follows.
@@ -190,6 +198,8 @@ pub(crate) struct Io {
     /// Index of the partner in a fused pair, and the lock that this command holds.
     pub partner: Option<u32>,
     pub lock: Option<Arc<Lock>>,
+    /// Place among the commands that wait because of a limit.
+    pub wait: Option<WaitKey>,
     /// Number of disk operations that have not completed.
     pub pending: u32,
     /// Number of bytes that the last disk operation has moved.
@@ -226,6 +236,7 @@ impl Io {
             used: Used::default(),
             partner: None,
             lock: None,
+            wait: None,
             pending: 0,
             moved: 0,
             is_orphan: false,
@@ -324,6 +335,7 @@ impl Io {
     pub(crate) fn next(&mut self, event: Event, context: &Context<'_>) -> Do {
         match event {
             Event::Received => self.received(context),
+            Event::Admitted => self.admitted(context),
             Event::Placed { is_late } => self.placed(is_late, context),
             Event::Fetched | Event::Unblocked => self.resume(context),
             Event::Locked => self.locked(context),
@@ -354,12 +366,30 @@ impl Io {
             }
         }
         self.bytes = bytes;
+        if context.local.limiter.is_some() {
+            return Do::Limit;
+        }
+        self.place(context)
+    }
+
+    /// Gives the command its place for data, if that is its own page.
+    #[inline]
+    fn place(&mut self, context: &Context<'_>) -> Do {
         match self.needs() {
             0 => {
                 self.buffer = Some(DataBuffer::Page(self.number));
                 self.placed(false, context)
             }
             needs => Do::Buffer(needs),
+        }
+    }
+
+    /// Continues a command that the limit of its namespace lets go on. The checks are repeated, as after any wait.
+    #[cold]
+    fn admitted(&mut self, context: &Context<'_>) -> Do {
+        match self.check_again(context) {
+            Ok(()) => self.place(context),
+            Err(status) => Do::Refuse(status),
         }
     }
 
@@ -419,13 +449,17 @@ impl Io {
     /// former one. The checks are repeated, because meanwhile the namespace may have become protected, reserved by
     /// another host, or shorter.
     fn resume(&mut self, context: &Context<'_>) -> Do {
-        if self.used.serial != context.local.namespace.serial() {
-            return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
-        }
-        match check(&self.sqe, context.issuer, context.local) {
-            Ok(_) => self.execute(context),
+        match self.check_again(context) {
+            Ok(()) => self.execute(context),
             Err(status) => Do::Refuse(status),
         }
+    }
+
+    fn check_again(&self, context: &Context<'_>) -> Result<(), Status> {
+        if self.used.serial != context.local.namespace.serial() {
+            return Err(Status::INVALID_NAMESPACE.dnr());
+        }
+        check(&self.sqe, context.issuer, context.local).map(|_| ())
     }
 
     /// Executes the command. A command on a null disk completes at once.

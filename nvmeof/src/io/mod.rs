@@ -14,6 +14,7 @@
 //!
 //! ```text
 //!   received    Is it inside the namespace? May the host do it? Has the data the right length?
+//!   Limit       Has the namespace a limit? Then it may have to wait for its time
 //!   Buffer      Up to 4 KiB are in the command's own page. More is in a buffer, which it may have to wait for
 //!   Fetch       Data from the host, unless it came in the capsule
 //!   execute     Disk: one operation, or several, one after the other; a flush of all disks at once
@@ -28,6 +29,7 @@ mod command;
 mod disks;
 mod ended;
 mod fused;
+mod limits;
 mod lock;
 mod memory;
 mod namespaces;
@@ -39,13 +41,15 @@ mod steps;
 mod tests;
 mod work;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use buffers::{Buffers, Owner};
-pub(crate) use command::{Do, Event, Io, QueueId};
+pub(crate) use command::{Do, Event, Io, QueueId, WaitKey};
 pub(crate) use disks::Disks;
 pub(crate) use ended::Ended;
+pub(crate) use limits::Waiting;
 pub(crate) use lock::{Lock, LockOwner};
 pub(crate) use memory::{DataBuffer, Layout, Memory, PAGE};
 pub(crate) use namespaces::LocalLists;
@@ -66,6 +70,9 @@ pub(crate) struct Commands {
     pub disks: Disks,
     /// Writes and first commands of pairs that wait for a locked block.
     blocked: Vec<u32>,
+    /// Commands that wait because of a limit, and the number of waits so far.
+    waiting: BTreeMap<WaitKey, Waiting>,
+    waits: u64,
     /// Actions of [`Do::Others`], in order: each with the index of its command.
     others: Vec<(u32, Do)>,
     is_any_lost: Arc<AtomicBool>,
@@ -84,6 +91,8 @@ impl Commands {
             memory,
             disks,
             blocked: Vec::new(),
+            waiting: BTreeMap::new(),
+            waits: 0,
             others: Vec::new(),
             is_any_lost,
         }
@@ -163,6 +172,7 @@ impl Commands {
                 | Do::Lock(_)
                 | Do::Again
                 | Do::Drop
+                | Do::Limit
                 | Do::Wait
                 | Do::Others) => return act,
             }
@@ -262,6 +272,10 @@ impl Commands {
         match io.state() {
             State::NeedBuffer => {
                 self.buffers.forget(at);
+                true
+            }
+            State::Held => {
+                self.end_wait(at);
                 true
             }
             State::Blocked => {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::disk::Handle;
-use crate::model::{Namespace, NamespaceList, Reservations, Tally};
+use crate::model::{Limiter, Namespace, NamespaceList, Reservations, Tally};
 use crate::nvme::command::{io as opcode, writes};
 
 /// A worker's copy of a namespace.
@@ -20,14 +20,17 @@ pub(crate) struct Local {
     reservations: (u64, Option<Arc<Reservations>>),
     /// Blocks that were locked at the same number of changes.
     pub locks: Vec<u64>,
+    /// Limiter at the same number of changes.
+    pub limiter: Option<Arc<Limiter>>,
 }
 
 impl Local {
-    /// Copies the current reservations and locks.
+    /// Copies the current reservations, locks and limiter.
     #[cold]
     fn refresh(&mut self, changes: u64) {
         self.reservations = (changes, Some(self.namespace.reservations()));
         self.locks = self.namespace.locks();
+        self.limiter = self.namespace.limiter();
     }
 
     /// Returns whether the reservations allow a command of a host.
@@ -181,6 +184,7 @@ impl LocalList {
                     tally: namespace.tally(),
                     reservations: (0, None),
                     locks: Vec::new(),
+                    limiter: None,
                     namespace: Arc::clone(namespace),
                 })
             })

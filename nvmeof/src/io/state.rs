@@ -25,12 +25,18 @@
 //!    READY_TO_EXECUTE ---Lock----> LOCKING ---Locked----> READY_TO_EXECUTE     writes at the block are drained
 //! ```
 //!
+//! A command of a namespace with a limit ([`super::limits`]) may wait outside of NEW:
+//!
+//! ```text
+//!    NEW ---Hold---> HELD ---Admit---> NEW                                     it is not its time yet
+//! ```
+//!
 //! *Event* is the step of an entry that answers an asynchronous event request. The request's own entry is free already.
 //!
 //! *Drop* leads to FREE from each state in which neither the adapter nor a disk accesses the command's memory: NEW,
-//! NEED_BUFFER, READY_TO_EXECUTE, PAIRED, BLOCKED, EXECUTED, READY_TO_COMPLETE. In FETCHING, EXECUTING and COMPLETING
-//! the adapter or a disk may access the memory, and in LOCKING some workers must still pass the lock. If the
-//! connection ends in one of these states, the command is freed after the access or the lock has completed.
+//! HELD, NEED_BUFFER, READY_TO_EXECUTE, PAIRED, BLOCKED, EXECUTED, READY_TO_COMPLETE. In FETCHING, EXECUTING and
+//! COMPLETING the adapter or a disk may access the memory, and in LOCKING some workers must still pass the lock. If
+//! the connection ends in one of these states, the command is freed after the access or the lock has completed.
 //!
 //! A step that a state does not have is a bug of this crate. It leads to LOST, which has no steps. The adapter or a
 //! disk may still access the entry's memory, so the entry is not used again. The worker logs the bug and ends the
@@ -44,6 +50,8 @@ pub(crate) enum State {
     Free,
     /// The command has been received.
     New,
+    /// The command waits for its time, because its namespace has a limit.
+    Held,
     /// The command waits for a buffer of 128 KiB.
     NeedBuffer,
     /// The transport fetches the command's data from the host.
@@ -74,6 +82,10 @@ pub(crate) enum State {
 pub(crate) enum Step {
     /// A command is received.
     Receive,
+    /// It is not the command's time yet.
+    Hold,
+    /// The command's time has come.
+    Admit,
     /// No buffer is free for the command.
     NoBuffer,
     /// Buffers are free, and it is this command's turn.
@@ -116,7 +128,10 @@ impl State {
     /// Returns the state after a step; `None` if this state does not have the step.
     pub(crate) const fn next(self, step: Step) -> Option<Self> {
         Some(match (self, step) {
-            (Self::Free, Step::Receive) | (Self::NeedBuffer, Step::BufferFree) => Self::New,
+            (Self::Free, Step::Receive)
+            | (Self::Held, Step::Admit)
+            | (Self::NeedBuffer, Step::BufferFree) => Self::New,
+            (Self::New, Step::Hold) => Self::Held,
             (Self::New, Step::NoBuffer) => Self::NeedBuffer,
             (Self::New, Step::Fetch) => Self::Fetching,
             (Self::New, Step::Ready)
@@ -135,6 +150,7 @@ impl State {
             (Self::Completing, Step::Sent)
             | (
                 Self::New
+                | Self::Held
                 | Self::NeedBuffer
                 | Self::ReadyToExecute
                 | Self::Paired

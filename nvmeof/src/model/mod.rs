@@ -20,6 +20,7 @@ mod event;
 mod feature;
 mod identify;
 mod kept;
+mod limit;
 mod log;
 mod namespace;
 mod parking;
@@ -47,6 +48,8 @@ use connect::HIGHEST_CONTROLLER;
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
+pub use limit::Limit;
+pub(crate) use limit::{Cost, Limiter};
 pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use party::{Party, is_fair};
 pub(crate) use property::{CAPABILITIES, READY_WITHIN, VERSION};
@@ -237,6 +240,12 @@ pub enum ModelError {
         /// Highest number that is allowed.
         most: u32,
     },
+    /// A limit has a number out of its range.
+    #[error(
+        "a limit has {} to {} I/Os or {} to {1} bytes per second, and a burst of at most {} s",
+        Limit::LEAST_IOS, Limit::MOST, Limit::LEAST_BYTES, Limit::LONGEST_BURST.as_secs()
+    )]
+    Limit,
     /// Another namespace has the same disk, and both lock it.
     #[error(
         "{disk} is the disk of namespace {nsid} of {subsystem}; `lock = false` of both lets them share it"
@@ -502,6 +511,24 @@ impl Model {
         let of = of.ok_or_else(|| ModelError::unknown("subsystem", subsystem))?;
         let namespace = of.namespace(nsid);
         namespace.ok_or_else(|| ModelError::unknown("namespace", nsid))
+    }
+
+    /// Limits the I/Os and bytes per second of a namespace; `None` ends the limit.
+    ///
+    /// # Errors
+    /// There is no such namespace, or a number of the limit is out of its range.
+    pub fn set_limit(
+        &self,
+        subsystem: &Nqn,
+        nsid: u32,
+        limit: Option<Limit>,
+    ) -> Result<(), ModelError> {
+        let namespace = self.namespace(subsystem, nsid)?;
+        if limit.is_some_and(|limit| !limit.is_valid()) {
+            return Err(ModelError::Limit);
+        }
+        namespace.set_limit(limit);
+        Ok(())
     }
 
     fn subsystem_mut(&mut self, name: &Nqn) -> Result<&mut Subsystem, ModelError> {

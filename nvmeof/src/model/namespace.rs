@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use uuid::Uuid;
 
+use super::limit::{Limit, Limiter};
 use super::refusal::ModelResumeError as Error;
 use super::reservation::Reservations;
 use super::snapshot::NamespaceSnapshot;
@@ -38,9 +39,10 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
-    /// Number of changes of reservations and locks. Workers have copies of these, and compare only this number.
+    /// Number of changes of reservations, locks and limits. Workers have copies of these, and compare only this number.
     changes: AtomicU64,
     reservations: Mutex<Arc<Reservations>>,
+    limiter: Mutex<Option<Arc<Limiter>>>,
     /// Blocks that compare and write has locked against writes, each with the worker of the pair.
     locks: Mutex<Vec<(u64, WorkerId)>>,
     /// Counters of each worker, and the sums of the workers that have ended.
@@ -59,6 +61,8 @@ pub struct Tally {
     pub read_bytes: AtomicU64,
     /// Number of bytes written.
     pub written_bytes: AtomicU64,
+    /// Number of commands that waited because of the limit.
+    pub limited: AtomicU64,
 }
 
 impl Tally {
@@ -83,6 +87,8 @@ pub struct Done {
     pub read_bytes: u64,
     /// Number of bytes written.
     pub written_bytes: u64,
+    /// Number of commands that waited because of the limit, since this process serves the namespace.
+    pub limited: u64,
 }
 
 impl Done {
@@ -91,6 +97,7 @@ impl Done {
         self.writes += tally.writes.load(Ordering::Relaxed);
         self.read_bytes += tally.read_bytes.load(Ordering::Relaxed);
         self.written_bytes += tally.written_bytes.load(Ordering::Relaxed);
+        self.limited += tally.limited.load(Ordering::Relaxed);
     }
 }
 
@@ -107,6 +114,7 @@ impl Namespace {
             disk: config.disk,
             blocks: AtomicU64::new(blocks),
             changes: AtomicU64::new(0),
+            limiter: Mutex::default(),
             locks: Mutex::default(),
             reservations: Mutex::default(),
             tallies: Mutex::default(),
@@ -182,7 +190,27 @@ impl Namespace {
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
-    /// Returns the number of changes of reservations and locks; 0 if there has never been one.
+    /// Returns the limit.
+    #[must_use]
+    pub fn limit(&self) -> Option<Limit> {
+        self.limiter().map(|limiter| limiter.limit())
+    }
+
+    /// Returns the limiter, which the workers share.
+    #[must_use]
+    pub(crate) fn limiter(&self) -> Option<Arc<Limiter>> {
+        let now = self.limiter.lock();
+        now.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the limit; `None` ends it. Commands that wait follow the new limit within half a second.
+    pub(super) fn set_limit(&self, limit: Option<Limit>) {
+        let mut now = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        *now = limit.map(|limit| Arc::new(Limiter::new(limit)));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the number of changes of reservations, locks and limits; 0 if there has never been one.
     #[inline]
     #[must_use]
     pub fn changes(&self) -> u64 {
@@ -328,6 +356,7 @@ impl Namespace {
             writes: parked.writes,
             read_bytes: parked.read_bytes,
             written_bytes: parked.written_bytes,
+            limited: 0,
         };
         drop(tallies);
         if reservations != Reservations::default() {

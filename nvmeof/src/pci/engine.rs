@@ -492,6 +492,8 @@ impl Engine {
                 self.commands.lock(at, lock);
             }
             Do::Again => self.drive(at, Event::Again),
+            // No namespace of an SSD has a limit.
+            Do::Limit => self.drive(at, Event::Admitted),
             Do::Compared => match issuer(&self.submissions, io) {
                 Some(issuer) => {
                     let act = self.commands.compared(at, &issuer);

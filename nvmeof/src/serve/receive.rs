@@ -10,7 +10,7 @@ use super::layout::COMMAND;
 use super::queue::{Attached, Queue, State, Step as QueueStep};
 use super::worker::{Worker, cookie, kind};
 use crate::io::{Commands, DataBuffer, Do, Event, Io, PAGE, QueueId, State as IoState, Step};
-use crate::model::{Answer, Connected, MAX_TRANSFER, Outcome};
+use crate::model::{Answer, Connected, MAX_TRANSFER, Moment, Outcome};
 use crate::nvme::Status;
 use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
@@ -309,6 +309,7 @@ impl Worker {
             | Do::Block
             | Do::Compared
             | Do::Again
+            | Do::Limit
             | Do::Drop
             | Do::Others) => self.carry_out_other(at, other),
         }
@@ -332,7 +333,18 @@ impl Worker {
                 self.commands.lock(at, lock);
                 Ok(())
             }
-            Do::Again => self.drive(at, Event::Again),
+            Do::Again => {
+                self.commands.charge_step(at, || self.target.now());
+                self.drive(at, Event::Again)
+            }
+            Do::Limit => {
+                let id = self.commands.ios[at as usize].queue; // CAST: widening.
+                let Some(issuer) = self.queues.get(id).and_then(Queue::issuer) else {
+                    return self.drop_io(at);
+                };
+                let act = self.commands.reserve(at, self.target.now(), &issuer);
+                self.carry_out(at, act)
+            }
             Do::Compared => {
                 let id = self.commands.ios[at as usize].queue; // CAST: widening.
                 let queue = self.queues.get(id);
@@ -373,6 +385,28 @@ impl Worker {
             None => Do::Refuse(Status::SEQUENCE.dnr()),
         };
         self.carry_out(at, act)
+    }
+
+    /// Continues the commands that waited because of a limit and whose time has come; all of them while the target is
+    /// held or the worker stops. Returns whether there were any.
+    #[cold]
+    pub(super) fn end_waits(&mut self) -> Result<bool, WorkerError> {
+        let is_forced = self.pause.is_some() || self.is_stopping.is_some();
+        let now = self.target.now();
+        let due = if is_forced { Moment::MAX } else { now };
+        let mut moved = false;
+        while let Some(one) = self.commands.next_due(due) {
+            moved = true;
+            let at = one.at;
+            let id = self.commands.ios[at as usize].queue; // CAST: widening.
+            let Some(issuer) = self.queues.get(id).and_then(Queue::issuer) else {
+                self.drop_io(at)?;
+                continue;
+            };
+            let act = self.commands.go_on(one, now, is_forced, &issuer);
+            self.carry_out(at, act)?;
+        }
+        Ok(moved)
     }
 
     /// Fetches data of exactly this length into the command's page.

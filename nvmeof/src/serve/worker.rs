@@ -360,9 +360,12 @@ impl Worker {
             self.over.queues = self.queues.count();
             self.member.report_counts(&self.over);
         }
-        let moved = self.poll_disks()?;
+        let mut moved = self.poll_disks()?;
         for message in self.membership.inbox.take() {
             self.hear(message)?;
+        }
+        if self.commands.wake().is_some() {
+            moved |= self.end_waits()?;
         }
         self.finish_iteration()?;
         Ok(taken != 0 || moved)
@@ -388,7 +391,8 @@ impl Worker {
         // events, so the worker soon becomes idle and calls this function.
         let of_adapter = self.ia.async_evd();
         self.take_events(of_adapter, &mut [Event::NONE; EVENTS])?;
-        let left = self.next_tick.saturating_sub(self.target.now());
+        let wake = self.commands.wake().unwrap_or(self.next_tick);
+        let left = wake.min(self.next_tick).saturating_sub(self.target.now());
         match self.ia.arm(&[self.events, of_adapter])? {
             Arm::Ready => {}
             Arm::Armed(armed) => {

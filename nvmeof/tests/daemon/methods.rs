@@ -1,7 +1,10 @@
 //! Each method of the control socket, and the requests that the daemon refuses.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use control::{Client, ClientError};
+use nvmeof::model::Limit;
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
 use nvmeof::nvme::fabrics::ANY_CONTROLLER;
@@ -98,6 +101,21 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
             "namespace.resize",
             json!({"subsystem": SUBSYSTEM, "nsid": 2}),
             "there is no namespace 2",
+        ),
+        (
+            "namespace.limit",
+            json!({"subsystem": SUBSYSTEM, "nsid": 2, "ios_per_second": 1000}),
+            "there is no namespace 2",
+        ),
+        (
+            "namespace.limit",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "ios_per_second": 9}),
+            "a limit has 10 to 1099511627776 I/Os or 131072 to 1099511627776 bytes per second, and a burst of at most 60 s",
+        ),
+        (
+            "namespace.limit",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "burst_ms": 10}),
+            "burst_ms comes with ios_per_second or bytes_per_second",
         ),
         (
             "namespace.fault",
@@ -258,12 +276,35 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
         json!(["nqn.2026-11.test:h"])
     );
 
+    let limit = json!({"subsystem": SUBSYSTEM, "nsid": 1, "ios_per_second": 1000, "bytes_per_second": "1MiB", "burst_ms": 2000});
+    let _: bool = client.call("namespace.limit", limit)?;
+    let status: Value = client.call("status", Value::Null)?;
+    let limited = &status["subsystems"][1]["namespaces"][0];
+    assert_eq!(
+        (&limited["ios_per_second"], &limited["bytes_per_second"]),
+        (&json!(1000), &json!(1 << 20)),
+        "{status}"
+    );
+
     let path = place.path("nvmeofd.toml");
     let saved: Value = client.call("save", Value::Null)?;
     assert_eq!(saved["path"], json!(path));
     let settings = parsed(&path)?;
     assert_eq!((settings.ports.len(), settings.subsystems.len()), (2, 2));
     assert_eq!(settings.ports[&1].access.len(), 1);
+    let limit = settings.subsystems[&subsystem()].namespaces[&1].limit;
+    assert_eq!(
+        limit,
+        Some(Limit {
+            ios_per_second: Some(1000),
+            bytes_per_second: Some(1 << 20),
+            burst: Duration::from_secs(2),
+        })
+    );
+    let of = json!({"subsystem": SUBSYSTEM, "nsid": 1});
+    let _: bool = client.call("namespace.limit", of)?;
+    let text: String = client.call("settings", Value::Null)?;
+    assert!(!text.contains("_per_second"), "{text}");
 
     let _: bool = client.call("listener.remove", json!({"id": 2}))?;
     let _: bool = client.call(

@@ -12,7 +12,7 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// Configuration files, and the beginnings of the lines that are reported for each.
-const MISTAKES: [(&str, &[&str]); 31] = [
+const MISTAKES: [(&str, &[&str]); 33] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
         &["f.toml:2:1: a control socket has one of socket and descriptor"],
@@ -144,6 +144,18 @@ const MISTAKES: [(&str, &[&str]); 31] = [
         &[
             "f.toml:8:8: 00000000-0000-0000-0000-000000000001 is the identifier of namespace 1 of nqn.2026-11.test:a already",
         ],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nios_per_second = 9\nbytes_per_second = \"4KiB\"\nburst_ms = 60001",
+        &[
+            "f.toml:5:18: ios_per_second is 10 to 1099511627776",
+            "f.toml:6:20: bytes_per_second is 131072 to 1099511627776",
+            "f.toml:7:12: burst_ms is 0 to 60000",
+        ],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nburst_ms = 10",
+        &["f.toml:5:12: burst_ms is for a namespace with ios_per_second or bytes_per_second"],
     ),
     (
         "[[referral]]\naddress = \"192.0.2.1\"",

@@ -36,11 +36,11 @@ const TURNS: usize = 1_000_000;
 
 type Workers = Rc<RefCell<Vec<Worker>>>;
 
-struct Turns {
+pub struct Turns {
     world: World,
     workers: Workers,
-    host: Host,
-    subsystem: Nqn,
+    pub host: Host,
+    pub subsystem: Nqn,
     admin: Queue,
     controller: u16,
 }
@@ -54,7 +54,7 @@ fn config() -> WorkerConfig {
 }
 
 impl Turns {
-    fn new(workers: usize, source: Source) -> Result<Self> {
+    pub fn new(workers: usize, source: Source) -> Result<Self> {
         let fabric = Fabric::pair(1);
         let mut ias = vec![fabric.open(0)?];
         let adapter = Adapter::of(&ias[0]);
@@ -86,7 +86,7 @@ impl Turns {
         })
     }
 
-    fn queue(&mut self, number: u16) -> Result<Queue> {
+    pub fn queue(&mut self, number: u16) -> Result<Queue> {
         self.host
             .io_queue(&self.subsystem, self.controller, number, 32)
     }
@@ -96,8 +96,13 @@ impl Turns {
         rooms.into_values().next().unwrap_or_default()
     }
 
-    fn target(&self) -> &Target {
+    pub fn target(&self) -> &Target {
         &self.world.target
+    }
+
+    /// Passes as many turns as messages surely need.
+    pub fn pass_enough(&mut self) -> Result<()> {
+        self.pass(ENOUGH)
     }
 
     fn pass(&mut self, turns: usize) -> Result<()> {
@@ -113,7 +118,7 @@ impl Turns {
     }
 
     /// Passes turns until all workers are quiet.
-    fn until_quiet(&mut self) -> Result<()> {
+    pub fn until_quiet(&mut self) -> Result<()> {
         for _ in 0..TURNS {
             if self.is_quiet() {
                 return Ok(());
@@ -147,7 +152,7 @@ impl Turns {
     }
 
     /// Returns the statuses of commands, in the order in which they were sent. Each is answered once, and no other is.
-    fn answers(&mut self, queue: &mut Queue, sent: &[u16]) -> Result<Vec<Status>> {
+    pub fn answers(&mut self, queue: &mut Queue, sent: &[u16]) -> Result<Vec<Status>> {
         let mut said = Vec::new();
         for _ in sent {
             said.push(self.host.response(queue)?);
@@ -194,7 +199,7 @@ impl Turns {
         Ok(())
     }
 
-    fn end(self) -> Result<()> {
+    pub fn end(self) -> Result<()> {
         self.target().stop();
         drop(self.host);
         let all: Vec<Worker> = self.workers.borrow_mut().drain(..).collect();

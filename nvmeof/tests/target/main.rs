@@ -12,6 +12,7 @@ mod fused;
 mod held;
 mod host;
 mod hostile;
+mod limits;
 mod neighbours;
 mod paths;
 mod permits;

@@ -10,7 +10,7 @@ use super::{Import, address, flag, identifier, is_rdma, number};
 use crate::daemon::settings::{HostSettings, NamespaceSettings};
 use crate::disk::Source;
 use crate::disk::ssd::SsdAddress;
-use crate::model::NAMESPACES;
+use crate::model::{Limit, ModelError, NAMESPACES};
 use crate::nvme::Nqn;
 
 /// A block device.
@@ -21,11 +21,12 @@ struct Bdev {
     uuid: Option<Uuid>,
 }
 
-/// The block devices by name, and the SSDs by the name of their controller.
+/// The block devices by name, the SSDs by the name of their controller, and the limits of block devices by name.
 #[derive(Default)]
 struct Bdevs {
     all: BTreeMap<String, Bdev>,
     ssds: BTreeMap<String, String>,
+    limits: BTreeMap<String, Limit>,
 }
 
 impl Bdevs {
@@ -91,6 +92,7 @@ impl Import<'_> {
             | "bdev_nvme_set_hotplug"
             | "bdev_wait_for_examine"
             | "bdev_iscsi_set_options" => return,
+            "bdev_set_qos_limit" => return self.limit(name, params, bdevs),
             "bdev_aio_create" | "bdev_uring_create" => {
                 Source::File(PathBuf::from(text(params, "filename")))
             }
@@ -130,6 +132,30 @@ impl Import<'_> {
             uuid: identifier(params.get("uuid")),
         };
         bdevs.all.insert(name, bdev);
+    }
+
+    /// Takes over the limit of a block device. SPDK counts in MiB, and 0 is no limit.
+    fn limit(&mut self, name: String, params: &Map<String, Value>, bdevs: &mut Bdevs) {
+        let rate = |key| number(params.get(key)).filter(|rate| *rate != 0);
+        let limit = Limit {
+            ios_per_second: rate("rw_ios_per_sec"),
+            bytes_per_second: rate("rw_mbytes_per_sec").map(|mib| mib.saturating_mul(1 << 20)),
+            burst: Limit::USUAL_BURST,
+        };
+        let of = format!("bdev {name}");
+        for key in ["r_mbytes_per_sec", "w_mbytes_per_sec"] {
+            if let Some(rate) = rate(key) {
+                self.note(format!("{of}: a limit `{key}` = {rate} has no equal"));
+            }
+        }
+        if limit.is_valid() {
+            bdevs.limits.insert(name, limit);
+        } else if limit.ios_per_second.or(limit.bytes_per_second).is_some() {
+            self.note(format!(
+                "{of}: its limit is left out: {}",
+                ModelError::Limit
+            ));
+        }
     }
 
     fn nvmf(&mut self, method: &str, params: &Map<String, Value>, bdevs: &Bdevs) {
@@ -242,6 +268,7 @@ impl Import<'_> {
                 "{of}: `block_size` is 512 here; compare it with that of the disk, which hosts know"
             )),
         }
+        namespace.limit = bdevs.limits.get(bdev).copied();
         if let Some(group) = group.and_then(|group| u32::try_from(group).ok()) {
             namespace.group = group;
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::disk::Source;
+use crate::model::Limit;
 use crate::nvme::log::Access;
 
 /// A file as `nvmetcli save` writes it (nvmetcli 0.8; keys as in its `rdma.json` example).
@@ -140,6 +141,8 @@ const SPDK: &str = r#"{
         { "method": "bdev_malloc_create", "params": { "name": "Malloc0", "num_blocks": 131072, "block_size": 512,
           "uuid": "e1c24cb1-dd44-4be6-8d67-de92a332013f" } },
         { "method": "bdev_aio_create", "params": { "name": "Aio0", "block_size": 4096, "filename": "/dev/nowhere0" } },
+        { "method": "bdev_set_qos_limit", "params": { "name": "Malloc0", "rw_ios_per_sec": 20000,
+          "rw_mbytes_per_sec": 100, "r_mbytes_per_sec": 50, "w_mbytes_per_sec": 0 } },
         { "method": "bdev_raid_create", "params": { "name": "Raid0" } }
       ]
     },
@@ -181,6 +184,15 @@ fn a_file_of_spdk_becomes_ours_with_its_ssds() {
         of(1).uuid.to_string(),
         "37affa5b-9285-4bec-9b1b-8b1e8e2c2c1c"
     );
+    assert_eq!(
+        of(1).limit,
+        Some(Limit {
+            ios_per_second: Some(20_000),
+            bytes_per_second: Some(100 << 20),
+            burst: Limit::USUAL_BURST,
+        })
+    );
+    assert_eq!(of(7).limit, None);
     let ssd = "0000:5e:00.0,namespace=2".parse().expect("an address");
     assert_eq!(of(2).source, Source::Ssd(ssd));
     assert_eq!(
@@ -190,6 +202,7 @@ fn a_file_of_spdk_becomes_ours_with_its_ssds() {
     assert_eq!(subsystem.namespaces.len(), 3);
     for note in [
         "listener 192.0.2.1:4420: the card with 192.0.2.1 is not known",
+        "bdev Malloc0: a limit `r_mbytes_per_sec` = 50 has no equal",
         "bdev Raid0: `bdev_raid_create` has no equal",
         "namespace 8 of nqn.2016-06.io.spdk:cnode1 is left out: there is no bdev Raid0 here",
         "namespace 2 of nqn.2016-06.io.spdk:cnode1: SPDK derives its identifier from the disk",

@@ -3,6 +3,7 @@
 
 mod copy;
 mod fused;
+mod limits;
 mod ranges;
 mod ssds;
 
@@ -72,6 +73,8 @@ struct Loop {
     /// Status of each answered command, by command identifier.
     answers: BTreeMap<u16, Status>,
     cid: u16,
+    /// The target's clock.
+    now: Moment,
     /// The adapter instance, whose arena holds the target's memory.
     _ia: Ia,
 }
@@ -137,6 +140,7 @@ impl Loop {
             fences: Vec::new(),
             answers: BTreeMap::new(),
             cid: 0,
+            now: Moment::ZERO,
             _ia: ia,
         };
         this.add_namespace(source);
@@ -249,7 +253,15 @@ impl Loop {
                 self.fences.extend(lock.clone());
                 self.commands.lock(at, lock);
             }
-            Do::Again => self.drive(at, Event::Again),
+            Do::Again => {
+                self.commands.charge_step(at, || self.now);
+                self.drive(at, Event::Again);
+            }
+            Do::Limit => {
+                let now = self.now;
+                let act = self.with_issuer(|commands, issuer| commands.reserve(at, now, issuer));
+                self.carry_out(at, act);
+            }
             Do::Compared => {
                 let act = self.with_issuer(|commands, issuer| commands.compared(at, issuer));
                 self.carry_out(at, act);
