@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Commands;
-use super::command::{Do, Event, Io, WaitKey};
+use super::command::{Do, Event, Io};
 use super::permit::{Issuer, is_reservation};
 use super::state::Step;
 use crate::model::{Cost, Limiter, Moment, Tally};
