@@ -5,7 +5,7 @@
 //!   SsdDisk     one of its namespaces: the disk of a namespace of ours
 //! ```
 //!
-//! Each worker has a queue of its own, which it gets by [`Ssd::queue`] (`io::ssd_queues`). An SSD that has ended stays
+//! Each worker has a queue of its own, which it gets by `Ssd::queue` (`io::ssd_queues`). An SSD that has ended stays
 //! ended: its disks fail all operations. A namespace that is added later opens it anew.
 
 use std::collections::BTreeMap;
