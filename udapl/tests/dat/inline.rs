@@ -1,5 +1,6 @@
 //! `ep_post_send_inline`: Sends whose data is copied into the queue. An addition to DAT 1.2.
 
+use udapl::endpoint::EpChange;
 use udapl::error::{ReturnType, Subtype};
 use udapl::{CompletionFlags, DtoCookie, DtoStatus};
 
@@ -9,6 +10,23 @@ fn pair(max_request_iov: u32) -> Pair {
     Pair::connected_with(&PairConfig::with_attr(|attr| {
         attr.max_request_iov = max_request_iov;
     }))
+}
+
+/// Makes a pair of which side A waits without limit for a receive. In a machine whose time goes by itself, the usual
+/// retries would end while the queue is filled.
+fn patient_pair(max_request_iov: u32) -> Pair {
+    let config = PairConfig::with_attr(|attr| attr.max_request_iov = max_request_iov);
+    let mut pair = Pair::unconnected(&config);
+    let side = &mut pair.sides[A];
+    let mut transport = side.ia.ep_query(side.ep).expect("an EP").transport;
+    transport.rnr_retry = Some(7);
+    let change = EpChange {
+        transport: Some(transport),
+        ..EpChange::default()
+    };
+    side.ia.ep_modify(side.ep, &change).expect("unconnected");
+    pair.connect();
+    pair
 }
 
 fn limit(pair: &Pair) -> usize {
@@ -72,7 +90,7 @@ fn a_byte_too_many_is_refused_and_nothing_is_posted() {
 
 #[test]
 fn a_full_queue_refuses_and_takes_the_next_one_when_there_is_room() {
-    let mut pair = pair(4);
+    let mut pair = patient_pair(4);
     let side = &mut pair.sides[A];
     let max = support::attributes(&side.ia).max_request_dtos;
     for cookie in 0..u64::from(max) {
