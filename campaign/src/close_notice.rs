@@ -15,8 +15,8 @@ const SOON: Duration = Duration::from_millis(20);
 const TURNS: u32 = 2;
 
 /// Returns [`SOON`] in ns.
-fn moment() -> u64 {
-    u64::try_from(SOON.as_nanos()).expect("a moment")
+fn soon() -> u64 {
+    u64::try_from(SOON.as_nanos()).expect("20 ms")
 }
 
 impl World {
@@ -47,7 +47,7 @@ impl World {
 
     /// Records that the side has closed, and sets the deadline for the events.
     pub fn gone(&mut self, peers_to_notify: Vec<CloseNotice>) {
-        let by = self.now() + moment();
+        let by = self.now() + soon();
         let timed = peers_to_notify
             .into_iter()
             .map(|one| CloseNotice { by, ..one });
@@ -78,7 +78,7 @@ impl World {
             let one = &self.sides[side];
             // A side that is parked gets the event when it goes on.
             if one.parked && one.openings == opening {
-                notice.by = now + moment();
+                notice.by = now + soon();
                 notice.turns = TURNS;
                 return true;
             }

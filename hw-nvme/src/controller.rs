@@ -13,6 +13,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use driver::pci::Kind;
 use driver::{
     Bar, Block, Clock, DmaArena, DmaBuffer, Function, FunctionError, Instant, Interrupt, Iova,
     Le32, Register,
@@ -37,8 +38,6 @@ const POLL: Duration = Duration::from_millis(1);
 const MAX_TRANSFER: u64 = 1 << 20;
 /// Upper bound of the time until a controller is ready. CAP.TO says at most 128 s, and CRTO up to nine hours.
 const LONGEST_READY: Duration = Duration::from_secs(600);
-/// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVMe.
-const CLASS: u32 = 0x01_08_02;
 /// Maximum number of namespaces that are listed.
 const MOST_NAMESPACES: usize = 1024;
 
@@ -673,9 +672,10 @@ fn check_kind(function: &Function, config: &Config) -> Result<Quirks, NvmeError>
         return Err(NvmeError::Argument { what });
     }
     let class = function.config_read_u32(8)? >> 8;
-    if class != CLASS {
+    if Kind::of_class(class) != Some(Kind::Nvme) {
         return Err(unsupported(format!(
-            "class code {class:06x}, and an NVMe controller has {CLASS:06x}"
+            "class code {class:06x}, and an NVMe controller has {:06x}",
+            Kind::NVME_CLASS
         )));
     }
     let (vendor, device) = (function.config_read_u16(0)?, function.config_read_u16(2)?);

@@ -108,7 +108,7 @@ fn an_ssd_is_listed_with_its_disks() {
 }
 
 #[test]
-fn an_ssd_that_nobody_uses_may_be_taken() {
+fn an_ssd_without_a_use_may_be_taken() {
     let tree = with_ssd();
     let line = disks(&tree);
     assert_eq!(
@@ -251,13 +251,16 @@ fn a_disk_that_a_process_has_open_is_not_taken() {
 
 /// A disk that cannot be opened counts as used. (What EBUSY means is tested with the code.)
 #[test]
-fn a_disk_that_cannot_be_tried_is_not_taken() {
+fn a_disk_that_cannot_be_opened_is_not_taken() {
     let tree = with_ssd();
     tree.remove("/dev/nvme0n1");
     symlink("nvme0n1", tree.path("/dev/nvme0n1")).expect("a link to itself");
     let (code, _, err) = tree.human(&["bind", SSD]);
     assert_eq!(code, 1);
-    assert!(err.contains("/dev/nvme0n1 cannot be tried: "), "{err}");
+    assert!(
+        err.contains("whether nvme0n1 is in use is not known: /dev/nvme0n1: "),
+        "{err}"
+    );
     assert!(err.contains("only root may; try sudo"), "{err}");
     let line = disks(&tree);
     assert_eq!(

@@ -110,7 +110,7 @@ pub enum BindError {
     #[error(
         "{address}: not taken from {driver}, because {}: {}",
         list(uses),
-        end(uses)
+        remedy(uses)
     )]
     DiskInUse {
         /// The function.
@@ -195,7 +195,7 @@ fn list(items: &[impl ToString]) -> String {
 }
 
 /// Returns what to do about the uses of disks.
-fn end(uses: &[DiskUse]) -> &'static str {
+fn remedy(uses: &[DiskUse]) -> &'static str {
     let is_unknown = |it: &DiskUse| matches!(it, DiskUse::Unknown { .. });
     if uses.iter().all(is_unknown) {
         "only root may; try sudo"

@@ -219,20 +219,30 @@ impl Machine {
 /// Class code of bridges.
 pub(super) const BRIDGE: u32 = 0x06;
 
-impl PciFunction {
-    /// Returns the kind of the function, by its class (PCI Code and ID Assignment Specification); `None` if this
-    /// project drives none of that class.
+impl Kind {
+    /// Class code, subclass and programming interface of NVMe controllers for I/O (PCI Code and ID Assignment
+    /// Specification).
+    pub const NVME_CLASS: u32 = 0x01_08_02;
+
+    /// Returns the kind of functions of a class: its code, subclass and programming interface. `None` if this project
+    /// drives none of that class.
     #[must_use]
-    pub fn kind(&self) -> Option<Kind> {
+    pub const fn of_class(class: u32) -> Option<Self> {
         /// Class code of network controllers.
         const NETWORK: u32 = 0x02;
-        /// Class code, subclass and programming interface of NVMe controllers for I/O.
-        const NVME: u32 = 0x01_08_02;
-        match self.class {
-            NVME => Some(Kind::Nvme),
-            class if class >> 16 == NETWORK => Some(Kind::Network),
+        match class {
+            Self::NVME_CLASS => Some(Self::Nvme),
+            class if class >> 16 == NETWORK => Some(Self::Network),
             _ => None,
         }
+    }
+}
+
+impl PciFunction {
+    /// Returns the kind of the function; `None` if this project drives none of its class.
+    #[must_use]
+    pub const fn kind(&self) -> Option<Kind> {
+        Kind::of_class(self.class)
     }
 
     /// Returns whether the function is bound to vfio-pci, or to a variant of vfio-pci.

@@ -86,10 +86,13 @@ impl fmt::Display for DiskUse {
                 write!(f, "process {pid} ({name}) has {file} open")
             }
             Self::Claimed { device } => {
-                write!(f, "the kernel has claimed {device} (a ZFS pool?)")
+                write!(f, "the kernel has claimed {device}, perhaps for a ZFS pool")
             }
             Self::Unknown { device, error } => {
-                write!(f, "/dev/{device} cannot be tried: {error}")
+                write!(
+                    f,
+                    "whether {device} is in use is not known: /dev/{device}: {error}"
+                )
             }
         }
     }

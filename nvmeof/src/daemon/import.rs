@@ -34,7 +34,7 @@ pub type Cards = BTreeMap<IpAddr, String>;
 pub struct Imported {
     /// Text of the configuration file. It begins with the notes, as comments.
     pub text: String,
-    /// What has no equal, and what has to be completed.
+    /// Notes: each names a setting that has no equal, or one that a person has to complete.
     pub notes: Vec<String>,
 }
 

@@ -83,7 +83,7 @@ pub struct Ssd {
     zeroes: bool,
 }
 
-/// What a worker gets of an SSD.
+/// A worker's queue pair of an SSD, with the worker's memory.
 pub(crate) struct WorkerQueue {
     pub pair: QueuePair,
     /// The worker's memory, mapped for the SSD.

@@ -1,4 +1,4 @@
-//! What a controller on PCIe says of itself: the model's pages without that which only fabrics have.
+//! Identify and log pages of a controller on PCIe: those of the model, without what only fabrics have.
 
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -152,7 +152,7 @@ fn the_commands_of_an_ssd_that_is_pulled_out_fail() {
     let write = host.command(transfer(opcode::WRITE, 0, 1), memory(0, BLOCK));
     assert_eq!(write, Status::WRITE_FAULT.dnr());
     host.assert_free();
-    // What is pulled out cannot be opened again.
+    // An SSD that was pulled out cannot be opened again.
     host.remove_namespace();
     let again = Disk::open(served.source.clone(), 9, false);
     let refused = again.expect_err("it is gone").to_string();
