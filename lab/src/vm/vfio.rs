@@ -22,7 +22,7 @@ pub fn suite() -> Suite {
     Suite {
         image: Image {
             name: "vfio",
-            modules: &["vfio", "vfio_iommu_type1", "vfio-pci"],
+            modules: &["vfio", "vfio_iommu_type1", "vfio-pci", "nvme"],
             packages: &[],
             script: SCRIPT,
             variables: &["WAKEUP_WAITS", "HANDOVERS", "NVME_TEST_IOS"],
