@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   open:  EN=0 --RDY=0--> admin queues --EN=1--> --RDY=1--> Identify, number of queues --> ready
-//!   stop:  EN=0 --RDY=0--> function level reset --> stopped    (a controller that has ended is only reset)
+//!   stop:  SHN --SHST=10b--> EN=0 --RDY=0--> function level reset --> stopped    (one that has ended is only reset)
 //! ```
 //!
 //! A wait for CSTS.RDY has the limit that the controller names, and an admin command that of [`Config`]. A controller
@@ -32,12 +32,17 @@ use crate::registers::{self, Cap, Doorbell, GONE, Properties, cc, csts};
 
 /// Number of entries of the admin queues.
 const ADMIN_ENTRIES: u32 = 32;
+/// Cookies of the admin queue: that of a command, and that of the event request.
+const COMMAND: u64 = 0;
+pub(crate) const EVENT: u64 = 1;
 /// Interval at which CSTS is read while it has to change.
 const POLL: Duration = Duration::from_millis(1);
 /// Longest transfer of a command that this driver makes: its list of pages fits into a page.
 const MAX_TRANSFER: u64 = 1 << 20;
 /// Upper bound of the time until a controller is ready. CAP.TO says at most 128 s, and CRTO up to nine hours.
 const LONGEST_READY: Duration = Duration::from_secs(600);
+/// Bounds of the time limit of a shutdown, as with Linux (`nvme_init_identify`): RTD3E may be 0, or more than an hour.
+const SHUTDOWN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// Maximum number of namespaces that are listed.
 const MOST_NAMESPACES: usize = 1024;
 
@@ -52,6 +57,8 @@ pub struct Config {
     pub has_interrupts: bool,
     /// Time limit of an admin command.
     pub admin_limit: Duration,
+    /// Upper bound of the time limit of a shutdown, which follows from what the controller says.
+    pub shutdown_limit: Duration,
 }
 
 impl Default for Config {
@@ -61,6 +68,7 @@ impl Default for Config {
             entries: 256,
             has_interrupts: true,
             admin_limit: Duration::from_secs(60),
+            shutdown_limit: SHUTDOWN[1],
         }
     }
 }
@@ -134,13 +142,17 @@ pub struct Controller {
     cap: Cap,
     arena: DmaArena,
     /// Data of admin commands.
-    data: DmaBuffer,
+    pub(crate) data: DmaBuffer,
     admin: QueuePair,
+    /// Completion of the event request, which was not read yet.
+    pub(crate) event: Option<Ended>,
     identity: Identity,
     quirks: Quirks,
     config: Config,
     /// Number of I/O queues that the controller has granted.
     granted: u16,
+    /// Time limit of a shutdown.
+    shutdown_limit: Duration,
     /// Highest number of an I/O queue that was created, and the numbers below it that are free again.
     created: u16,
     free: Vec<u16>,
@@ -221,6 +233,7 @@ impl Controller {
             arena,
             data,
             admin,
+            event: None,
             identity: Identity {
                 serial: String::new(),
                 model: String::new(),
@@ -233,14 +246,16 @@ impl Controller {
             quirks,
             config,
             granted: 0,
+            shutdown_limit: SHUTDOWN[0],
             created: 0,
             free: Vec::new(),
             interrupts,
             health,
             function: function.clone(),
         };
-        controller.identify()?;
+        let events = controller.identify()?;
         controller.ask_for_queues()?;
+        controller.begin_events(events)?;
         Ok(controller)
     }
 
@@ -282,13 +297,17 @@ impl Controller {
         Some(self.health.end(cause))
     }
 
-    fn identify(&mut self) -> Result<(), NvmeError> {
+    /// Reads names and limits. Returns the events that the controller has (OAES).
+    fn identify(&mut self) -> Result<u32, NvmeError> {
         let page: identify::Controller = self.identify_page(cns::CONTROLLER, 0)?;
         // MDTS is in units of the smallest page, which is 4 KiB here. 0 means no limit.
         let own = match page.max_transfer {
             shift @ 1..8 => PAGE << shift,
             0 | 8.. => MAX_TRANSFER,
         };
+        let [least, most] = SHUTDOWN;
+        let time = Duration::from_micros(page.shutdown_time.get().into());
+        self.shutdown_limit = time.clamp(least, most).min(self.config.shutdown_limit);
         let zeroes = if self.quirks.no_write_zeroes {
             1 << 3
         } else {
@@ -303,7 +322,7 @@ impl Controller {
             commands: page.commands.get() & !zeroes,
             namespaces: page.namespaces.get(),
         };
-        Ok(())
+        Ok(page.events.get())
     }
 
     fn ask_for_queues(&mut self) -> Result<(), NvmeError> {
@@ -510,7 +529,9 @@ impl Controller {
     ) -> Result<(Function, Vec<Vec<u64>>), Box<NotStopped>> {
         let are_own = queues.iter().all(|queue| queue.is_of(&self.health));
         assert!(are_own, "a queue of another controller");
-        if let Err(error) = self.halt() {
+        let are_all_here = queues.len() + self.free.len() == usize::from(self.created);
+        let is_idle = are_all_here && queues.iter().all(|queue| queue.outstanding() == 0);
+        if let Err(error) = self.halt(is_idle) {
             return Err(Box::new(NotStopped {
                 controller: self,
                 queues,
@@ -521,8 +542,9 @@ impl Controller {
         Ok((self.function.clone(), unanswered.collect()))
     }
 
-    /// Ends the controller's access to memory.
-    fn halt(&self) -> Result<(), FunctionError> {
+    /// Ends the controller's access to memory. A controller that answers is shut down before, so that it writes back
+    /// what is in its cache. `is_idle`: no command is outstanding.
+    fn halt(&self, is_idle: bool) -> Result<(), FunctionError> {
         let reset = Reset {
             name: self.function.name(),
             clock: &self.clock,
@@ -532,9 +554,13 @@ impl Controller {
         let was_ready = self.health.cause().is_none();
         // A pair whose method is called from here on rings no doorbell.
         self.health.end(Cause::Stopped);
+        let function = self.function.name();
+        if was_ready && reset.shut_down(is_idle, self.shutdown_limit).is_err() {
+            let limit_ms = self.shutdown_limit.as_millis();
+            tracing::warn!(function, limit_ms, "is not shut down in its time (CC.SHN)");
+        }
         // A controller that answers finishes what it writes. The reset of the function ends the others.
         if was_ready && reset.disable(self.cap, self.quirks).is_err() {
-            let function = self.function.name();
             tracing::warn!(function, "does not stop by CC.EN, and is reset");
         }
         self.function.stop()?;
@@ -556,7 +582,7 @@ impl Controller {
     }
 
     /// Carries out an admin command without data. Returns its result.
-    fn admin(&mut self, sqe: Sqe) -> Result<u32, NvmeError> {
+    pub(crate) fn admin(&mut self, sqe: Sqe) -> Result<u32, NvmeError> {
         self.admin_command(sqe, &[])
     }
 
@@ -569,40 +595,70 @@ impl Controller {
         self.admin_command(sqe, &[data])
     }
 
-    fn admin_command(&mut self, sqe: Sqe, data: &[Piece]) -> Result<u32, NvmeError> {
-        let name = || self.function.name().to_owned();
-        let ended = |cause| NvmeError::Ended {
-            name: name(),
+    fn ended(&self, cause: Cause) -> NvmeError {
+        NvmeError::Ended {
+            name: self.function.name().to_owned(),
             cause,
-        };
-        let began = self.clock.now();
-        match self.admin.submit(sqe, data, 0, began) {
+        }
+    }
+
+    /// Submits a command to the admin queue.
+    pub(crate) fn submit_admin(
+        &mut self,
+        sqe: Sqe,
+        data: &[Piece],
+        cookie: u64,
+    ) -> Result<(), NvmeError> {
+        match self.admin.submit(sqe, data, cookie, self.clock.now()) {
             Ok(()) => {}
-            Err(SubmitError::Ended(cause)) => return Err(ended(cause)),
+            Err(SubmitError::Ended(cause)) => return Err(self.ended(cause)),
             Err(error @ (SubmitError::Full | SubmitError::Data(_))) => {
                 let what = format!("{}: {error}", described(&sqe));
                 return Err(NvmeError::Argument { what });
             }
         }
         self.admin.ring();
-        let until = began + self.config.admin_limit;
+        Ok(())
+    }
+
+    /// Takes the next completion of the admin queue that is not that of the event request.
+    fn poll_admin(&mut self) -> Result<Option<Ended>, NvmeError> {
+        let mut place = [Ended::NONE];
+        loop {
+            let taken = self.admin.poll(&mut place);
+            let [ended] = place;
+            match taken {
+                Ok(0) => return Ok(None),
+                Ok(_) if ended.cookie == EVENT => self.event = Some(ended),
+                Ok(_) => return Ok(Some(ended)),
+                Err(cause) => return Err(self.ended(cause)),
+            }
+        }
+    }
+
+    /// Takes the completion of the event request, if it is there.
+    pub(crate) fn take_event(&mut self) -> Result<(), NvmeError> {
+        // No other command is outstanding between two calls.
+        self.poll_admin().map(|_none| ())
+    }
+
+    pub(crate) fn admin_command(&mut self, sqe: Sqe, data: &[Piece]) -> Result<u32, NvmeError> {
+        self.submit_admin(sqe, data, COMMAND)?;
+        let until = self.clock.now() + self.config.admin_limit;
         let interrupts: Vec<Interrupt> = self.admin.interrupt().cloned().into_iter().collect();
         loop {
-            let mut place = [Ended::NONE];
-            let count = self.admin.poll(&mut place).map_err(ended)?;
-            let [Ended { status, result, .. }] = place;
-            if count == 1 && status.is_success() {
-                return Ok(result);
-            }
-            if count == 1 {
+            if let Some(ended) = self.poll_admin()? {
+                if ended.status.is_success() {
+                    return Ok(ended.result);
+                }
                 return Err(NvmeError::Status {
-                    name: name(),
+                    name: self.function.name().to_owned(),
                     command: described(&sqe),
-                    status,
+                    status: ended.status,
                 });
             }
             if let Some(cause) = self.check() {
-                return Err(ended(cause));
+                return Err(self.ended(cause));
             }
             let now = self.clock.now();
             if now >= until {
@@ -611,7 +667,7 @@ impl Controller {
                     opcode: sqe.opcode,
                     limit: self.config.admin_limit,
                 };
-                return Err(ended(self.health.end(cause)));
+                return Err(self.ended(self.health.end(cause)));
             }
             // An interrupt may be lost, so the queue is looked at again after a short time.
             self.clock.wait(&interrupts, (now + POLL * 10).min(until));
@@ -627,7 +683,8 @@ impl Drop for Controller {
         if self.health.is_stopped() {
             return;
         }
-        if let Err(error) = self.halt() {
+        let is_idle = self.free.len() == usize::from(self.created);
+        if let Err(error) = self.halt(is_idle) {
             tracing::error!(function = self.function.name(), %error, "cannot be stopped");
             std::mem::forget((self.arena.clone(), self.data.clone()));
         }
@@ -692,6 +749,8 @@ fn described(sqe: &Sqe) -> String {
     let (first, second, nsid) = (sqe.cdw10.get(), sqe.cdw11.get(), sqe.nsid.get());
     let (low, high) = (first & 0xffff, first >> 16);
     match sqe.opcode {
+        admin::GET_LOG_PAGE => format!("Get Log Page ({:#04x})", first & 0xff),
+        admin::ASYNC_EVENT => "Asynchronous Event Request".to_owned(),
         admin::IDENTIFY => format!("Identify (CNS {:#04x}, NSID {nsid})", first & 0xff),
         admin::SET_FEATURES => format!("Set Features ({:#04x}, value {second:#x})", first & 0xff),
         admin::CREATE_COMPLETION_QUEUE => format!(
@@ -808,23 +867,61 @@ impl Reset<'_> {
         self.wait_for(true, limit)
     }
 
+    /// Shuts the controller down, and waits until it has written back what is in its cache.
+    fn shut_down(&self, is_idle: bool, limit: Duration) -> Result<(), Cause> {
+        let now = self.properties.read(|r| &r.cc).get();
+        if now == GONE {
+            return Err(Cause::Gone);
+        }
+        let kind = if is_idle {
+            cc::SHUTDOWN_NORMAL
+        } else {
+            cc::SHUTDOWN_ABRUPT
+        };
+        let shut_down = Le32::new(now & !cc::SHUTDOWN_MASK | kind);
+        self.properties.write(|r| &r.cc, shut_down);
+        let is_complete = |status| status & csts::SHUTDOWN_MASK == csts::SHUTDOWN_COMPLETE;
+        if self.wait_until(limit, is_complete)? {
+            return Ok(());
+        }
+        Err(Cause::Stopped)
+    }
+
     /// Waits until CSTS.RDY has a value.
     fn wait_for(&self, wanted: bool, limit: Duration) -> Result<(), Cause> {
+        let is_fatal = |status| wanted && status & csts::FATAL != 0;
+        let mut has_failed = false;
+        let is_over = self.wait_until(limit, |status| {
+            has_failed = is_fatal(status);
+            has_failed || (status & csts::READY != 0) == wanted
+        })?;
+        if has_failed {
+            return Err(Cause::Fatal);
+        }
+        if is_over {
+            return Ok(());
+        }
+        Err(Cause::Ready { wanted, limit })
+    }
+
+    /// Waits until CSTS fulfils a condition. Returns false if it has not within `limit`.
+    fn wait_until(
+        &self,
+        limit: Duration,
+        mut is_over: impl FnMut(u32) -> bool,
+    ) -> Result<bool, Cause> {
         let until = self.clock.now() + limit;
         loop {
             let status = self.properties.read(|r| &r.csts).get();
             if status == GONE {
                 return Err(Cause::Gone);
             }
-            if wanted && status & csts::FATAL != 0 {
-                return Err(Cause::Fatal);
-            }
-            if (status & csts::READY != 0) == wanted {
-                return Ok(());
+            if is_over(status) {
+                return Ok(true);
             }
             let now = self.clock.now();
             if now >= until {
-                return Err(Cause::Ready { wanted, limit });
+                return Ok(false);
             }
             self.clock.wait(&[], (now + POLL).min(until));
         }

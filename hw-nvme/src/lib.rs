@@ -48,6 +48,7 @@
 
 mod controller;
 mod error;
+mod events;
 mod health;
 mod prp;
 mod queue;
@@ -57,6 +58,7 @@ mod slots;
 
 pub use controller::{Config, Controller, Identity, Namespace, NotStopped, may_repeat};
 pub use error::{Cause, NvmeError};
+pub use events::Event;
 pub use nvme_types::command::io as opcode;
 pub use prp::{Piece, PrpError};
 pub use queue::{Ended, QueuePair, SubmitError, block_command, command};

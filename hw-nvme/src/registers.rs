@@ -73,6 +73,10 @@ pub mod cc {
     pub const COMPLETION_ENTRY: u32 = 4 << 20;
     /// Mask of SHN.
     pub const SHUTDOWN_MASK: u32 = 3 << 14;
+    /// SHN: a normal shutdown.
+    pub const SHUTDOWN_NORMAL: u32 = 1 << 14;
+    /// SHN: a shutdown that does not wait for outstanding commands.
+    pub const SHUTDOWN_ABRUPT: u32 = 2 << 14;
 }
 
 /// Bits of CSTS.
@@ -81,6 +85,10 @@ pub mod csts {
     pub const READY: u32 = 1;
     /// CFS: an error that no completion can report.
     pub const FATAL: u32 = 1 << 1;
+    /// Mask of SHST.
+    pub const SHUTDOWN_MASK: u32 = 3 << 2;
+    /// SHST: the shutdown is complete.
+    pub const SHUTDOWN_COMPLETE: u32 = 2 << 2;
 }
 
 /// Value of every register of a function that is gone.

@@ -54,7 +54,9 @@ pub struct Controller {
     pub id: U16,
     /// VER: version of the Base specification.
     pub version: U32,
-    rsvd_054: [u8; 8],
+    rsvd_054: [u8; 4],
+    /// RTD3E: time in microseconds that a shutdown typically takes; 0 means that it is not reported.
+    pub shutdown_time: U32,
     /// OAES: supported asynchronous events.
     pub events: U32,
     /// CTRATT: bit 0, host identifiers of 128 bits; bit 6, any traffic keeps a controller alive (TBKAS).
@@ -138,6 +140,7 @@ pub struct Controller {
 
 const_assert_eq!(size_of::<Controller>(), BYTES);
 const_assert_eq!(offset_of!(Controller, sharing), 76);
+const_assert_eq!(offset_of!(Controller, shutdown_time), 88);
 const_assert_eq!(offset_of!(Controller, events), 92);
 const_assert_eq!(offset_of!(Controller, kind), 111);
 const_assert_eq!(offset_of!(Controller, admin_commands), 256);

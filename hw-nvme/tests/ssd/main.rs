@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use driver::{Clock, Device, DmaBuffer, Function, Instant};
 use hw_nvme::{
-    Cause, Config, Controller, Ended, NvmeError, Piece, PrpError, QueuePair, SubmitError,
+    Cause, Config, Controller, Ended, Event, NvmeError, Piece, PrpError, QueuePair, SubmitError,
     block_command, command, opcode,
 };
 use model::{BLOCK, BLOCKS, Lie, Ssd};
@@ -278,7 +278,8 @@ fn a_lying_controller_is_not_believed() {
             | Lie::HeadBeyond
             | Lie::NeverReady
             | Lie::FatalAtEnable
-            | Lie::Silent => (&[], &[11, 12]),
+            | Lie::Silent
+            | Lie::NoShutdown => (&[], &[11, 12]),
         };
         assert_eq!((&taken[..], &drained[0][..]), (true_ones, left), "{lie:?}");
     }
@@ -396,6 +397,85 @@ fn a_controller_that_is_removed_ends_with_its_commands() {
         ),
         "{refused}"
     );
+}
+
+/// Base specification 2.0, figures of "Asynchronous Event Request": type in bits 2:0, information in 15:8, log page in
+/// 23:16.
+#[test]
+fn events_are_read_with_their_log_pages_and_the_next_one_is_asked_for() {
+    let ssd = Ssd::new();
+    let mut controller = open(&ssd);
+    assert_eq!(ssd.events(), 0x11f);
+    assert_eq!(controller.next_event().expect("possible"), None);
+    let list = |numbers: &[u32]| -> Vec<u8> {
+        numbers.iter().flat_map(|nsid| nsid.to_le_bytes()).collect()
+    };
+    let changed = |changed| Event::Namespaces { changed };
+    for (result, page, wanted) in [
+        (0x0004_0002, list(&[1, 7]), changed(Some(vec![1, 7]))),
+        (0x0004_0002, list(&[u32::MAX]), changed(None)),
+        (0x0002_0101, vec![0x02], Event::Health { warnings: 2 }),
+        (0x0001_0200, vec![0; 64], Event::Error { information: 2 }),
+        (
+            0x0003_0102,
+            vec![0; 64],
+            Event::Other {
+                kind: 2,
+                information: 1,
+                page: 3,
+            },
+        ),
+    ] {
+        ssd.report(result, page);
+        assert_eq!(controller.next_event().expect("possible"), Some(wanted));
+        assert_eq!(controller.next_event().expect("possible"), None);
+    }
+    // An event that comes during another admin command waits.
+    ssd.report(0x0002_0001, vec![0]);
+    let _queue = controller.create_queue().expect("a queue");
+    let healthy = Some(Event::Health { warnings: 0 });
+    assert_eq!(controller.next_event().expect("possible"), healthy);
+    // The event names a page that the controller does not have.
+    ssd.report(0x0080_0006, Vec::new());
+    ssd.forget_log();
+    assert!(matches!(
+        controller.next_event(),
+        Err(NvmeError::Status { .. })
+    ));
+    ssd.report(0x0002_0001, vec![0]);
+    assert_eq!(controller.next_event().expect("possible"), healthy);
+}
+
+/// Base specification 2.0, "Controller Shutdown": a controller that is not told loses what is in its cache, or counts
+/// an unsafe shutdown. One that was found enabled is not told, because the completion could go to unknown memory.
+#[test]
+fn a_controller_is_shut_down_before_it_is_stopped() {
+    const NORMAL: u32 = 1;
+    const ABRUPT: u32 = 2;
+    let ssd = Ssd::new();
+    ssd.leave_enabled();
+    let mut controller = open(&ssd);
+    assert_eq!(ssd.shutdowns(), []);
+    let queue = controller.create_queue().expect("a queue");
+    controller.stop(vec![queue]).expect("it stops");
+    assert_eq!(ssd.shutdowns(), [NORMAL]);
+    // With an outstanding command.
+    ssd.lie(Lie::Silent);
+    let mut controller = open(&ssd);
+    let mut queue = controller.create_queue().expect("a queue");
+    let flush = command(opcode::FLUSH, NSID);
+    queue.submit(flush, &[], 1, NOW).expect("room");
+    queue.ring();
+    controller.stop(vec![queue]).expect("it stops");
+    assert_eq!(ssd.shutdowns(), [NORMAL, ABRUPT]);
+    // One that does not end its shutdown is stopped all the same, after 5 s by its clock.
+    ssd.lie(Lie::NoShutdown);
+    let controller = open(&ssd);
+    let began = ssd.clock.now();
+    controller.stop(Vec::new()).expect("it stops");
+    let took = ssd.clock.now().since(began);
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(6));
+    assert!(!ssd.is_running());
 }
 
 /// The memory of a queue that is dropped is not given to others as long as the controller runs.

@@ -37,6 +37,8 @@ pub enum Lie {
     HeadBeyond,
     /// The head of the submission queue is beyond what was announced.
     HeadAhead,
+    /// It never completes a shutdown.
+    NoShutdown,
 }
 
 /// A clock whose time passes only in waits.
@@ -85,6 +87,14 @@ struct State {
     /// Lists of pages that were read.
     lists: u32,
     doorbells: u32,
+    /// SHN of each shutdown.
+    shutdowns: Vec<u32>,
+    /// Identifier of the outstanding event request.
+    request: Option<u16>,
+    /// Log page of an event, and its content.
+    log: (u8, Vec<u8>),
+    /// Value of the feature of events.
+    events: u32,
 }
 
 /// The model.
@@ -179,8 +189,38 @@ impl Ssd {
         self.bar.write_bytes(0x1c, &status.to_le_bytes());
     }
 
+    /// Reports an event: dword 0 of the completion, and the log page.
+    pub fn report(&self, result: u32, page: Vec<u8>) {
+        let mut state = self.state();
+        let cid = state.request.take().expect("a request is outstanding");
+        state.log = (u8::try_from(result >> 16 & 0xff).expect("a byte"), page);
+        self.complete(&mut state, 0, cid, (Status::SUCCESS, result));
+    }
+
+    /// Forgets the log page of the last event.
+    pub fn forget_log(&self) {
+        self.state().log = (0, Vec::new());
+    }
+
+    /// Returns the events that the driver has enabled.
+    pub fn events(&self) -> u32 {
+        self.state().events
+    }
+
+    /// Returns SHN of each shutdown.
+    pub fn shutdowns(&self) -> Vec<u32> {
+        self.state().shutdowns.clone()
+    }
+
     fn configured(&self, state: &mut State) {
         let enabled = self.register(0x14) & 1 != 0;
+        let (shutdown, status) = (self.register(0x14) >> 14 & 3, self.register(0x1c));
+        if enabled && shutdown != 0 && status >> 2 & 3 == 0 {
+            state.shutdowns.push(shutdown);
+            // SHST: occurring, or complete.
+            let done = u32::from(state.lie != Some(Lie::NoShutdown)) + 1;
+            return self.set_status(status | done << 2);
+        }
         let is_ready = self.register(0x1c) & 1 != 0;
         match (enabled, is_ready) {
             (true, false) if state.lie == Some(Lie::NeverReady) => {}
@@ -204,6 +244,7 @@ impl Ssd {
             }
             (false, _) => {
                 state.queues.clear();
+                state.request = None;
                 self.set_status(0);
             }
             (true, true) => {}
@@ -238,7 +279,11 @@ impl Ssd {
             let entries = queue.entries;
             let queue = state.queues.get_mut(&number).expect("it is there");
             queue.head = (queue.head + 1) % entries;
-            let answer = if number == 0 {
+            let answer = if number == 0 && sqe.opcode == admin::ASYNC_EVENT {
+                assert_eq!(state.request, None, "one request is outstanding");
+                state.request = Some(sqe.cid.get());
+                continue;
+            } else if number == 0 {
                 admin_command(state, &sqe)
             } else if state.lie == Some(Lie::Silent) {
                 continue;
@@ -358,6 +403,24 @@ fn admin_command(state: &mut State, sqe: &Sqe) -> (Status, u32) {
             // Three of each, whatever was asked for.
             (Status::SUCCESS, 2 << 16 | 2)
         }
+        admin::SET_FEATURES if first & 0xff == u32::from(feature::EVENTS) => {
+            state.events = second;
+            (Status::SUCCESS, 0)
+        }
+        admin::GET_LOG_PAGE => {
+            let bytes = usize::try_from(first >> 16).expect("small") * 4 + 4;
+            let (page, mut content) = state.log.clone();
+            if u32::from(page) != first & 0xff {
+                return (Status::LOG_PAGE.dnr(), 0);
+            }
+            content.resize(bytes, 0);
+            let mut from = 0;
+            for (iova, bytes) in pieces(state, sqe, bytes) {
+                write(state, iova, &content[from..from + bytes]);
+                from += bytes;
+            }
+            (Status::SUCCESS, 0)
+        }
         admin::CREATE_COMPLETION_QUEUE => {
             let queue = Queue {
                 completion: sqe.prp()[0],
@@ -387,6 +450,7 @@ fn identify_page(cdw10: u32, nsid: u32) -> Option<Vec<u8>> {
             page.firmware = identify::padded("1.0");
             page.max_transfer = 5;
             page.write_cache = 1;
+            page.events = (1 << 8).into();
             page.commands = (1 << 3).into();
             page.namespaces = 256.into();
             Some(page.as_bytes().to_vec())
@@ -485,6 +549,7 @@ impl Device for Ssd {
         let mut state = self.state();
         state.resets += 1;
         state.queues.clear();
+        state.request = None;
         if !state.is_gone {
             self.bar.fill(0x14, 0x20, 0);
         }
