@@ -40,7 +40,7 @@ statuses! {
     DATA_TRANSFER = 0x004, "Data Transfer Error";
     /// The target failed.
     INTERNAL = 0x006, "Internal Error";
-    /// The command was aborted: an event request, because its controller was reset.
+    /// The command was aborted: by an Abort, or an event request because its controller was reset.
     ABORTED = 0x007, "Command Abort Requested";
     /// The command's queue was deleted.
     ABORTED_QUEUE = 0x008, "Command Aborted due to SQ Deletion";
@@ -84,6 +84,8 @@ statuses! {
     QUEUE_IDENTIFIER = 0x101, "Invalid Queue Identifier";
     /// The number of entries of a queue is out of range.
     QUEUE_SIZE = 0x102, "Invalid Queue Size";
+    /// A controller has too many Aborts at a time.
+    ABORT_LIMIT = 0x103, "Abort Command Limit Exceeded";
     /// The host has more event requests outstanding than the limit.
     EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
     /// The interrupt vector does not exist.
@@ -230,6 +232,7 @@ mod tests {
             (Status::QUEUE_IDENTIFIER, 0x101, "QID_INVALID"),
             (Status::QUEUE_SIZE, 0x102, "QUEUE_SIZE"),
             (Status::VECTOR, 0x108, "INVALID_VECTOR"),
+            (Status::ABORT_LIMIT, 0x103, "ABORT_LIMIT"),
             (Status::EVENT_LIMIT, 0x105, "ASYNC_LIMIT"),
             (Status::LOG_PAGE, 0x109, "INVALID_LOG_PAGE"),
             (Status::QUEUE_DELETION, 0x10c, "INVALID_QUEUE"),

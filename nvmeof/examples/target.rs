@@ -15,7 +15,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use nvmeof::disk::{Disk, Source};
-use nvmeof::model::{NamespaceConfig, SubsystemConfig};
+use nvmeof::model::{NamespaceConfig, QUEUES, SubsystemConfig};
 use nvmeof::serve::{Target, Worker, WorkerConfig};
 use udapl::adapter::IaConfig;
 use udapl::{Adapter, OpenOptions, ia_open};
@@ -49,11 +49,13 @@ fn main() -> Result<()> {
             serial: "1".to_owned(),
             model: "example".to_owned(),
             any_host: true,
+            queues: QUEUES,
         })?;
         let namespace = NamespaceConfig {
             nsid: None,
             uuid: Uuid::from_u128(0x9c0b_2d8e_6c4f_4a52_9b1e_0d5f_7a3c_1e68),
             group: 1,
+            hosts: None,
             disk: Disk::open(Source::File(disk.into()), 9, false)?,
         };
         model.add_namespace(&SUBSYSTEM.parse()?, namespace)?;

@@ -480,6 +480,11 @@ impl Disk {
         })
     }
 
+    /// Returns the namespace of an SSD that this disk is; `None` for other disks.
+    pub(crate) fn ssd(&self) -> Option<Arc<SsdDisk>> {
+        self.ssd.clone()
+    }
+
     /// Returns whether this disk and another are the same file, both are locked, and the locks exclude each other.
     #[must_use]
     pub fn excludes(&self, other: &Self) -> bool {

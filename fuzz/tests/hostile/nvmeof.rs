@@ -16,7 +16,7 @@ use crate::extent;
 use crate::honest::Longest;
 use nvmeof::auth::Key;
 use nvmeof::disk::{Disk, Source};
-use nvmeof::model::{Model, Moment, NamespaceConfig, Outcome, Place, SubsystemConfig};
+use nvmeof::model::{Model, Moment, NamespaceConfig, Outcome, Place, QUEUES, SubsystemConfig};
 use nvmeof::nvme::fabrics::{Connect, ConnectData};
 use nvmeof::nvme::{Nqn, Sqe, Status};
 use uuid::Uuid;
@@ -132,6 +132,7 @@ fn world() -> Model {
         serial: "1".to_owned(),
         model: "m".to_owned(),
         any_host: false,
+        queues: QUEUES,
     };
     model.add_subsystem(config).expect("a subsystem");
     for host in [ALLOWED, KEYED] {
@@ -144,6 +145,7 @@ fn world() -> Model {
         serial: "2".to_owned(),
         model: "m".to_owned(),
         any_host: false,
+        queues: QUEUES,
     };
     model.add_subsystem(own).expect("a subsystem");
     let allowed = model.allow_host(&name(HONEST_DISKS), name(HONEST));
@@ -173,6 +175,7 @@ fn namespace(nsid: u8) -> NamespaceConfig {
         nsid: Some(nsid.into()),
         uuid: Uuid::from_u128(u128::from(nsid) + 1),
         group: 1 + u32::from(nsid % 16),
+        hosts: None,
         disk: Disk::open(Source::Null(1 << 20), 9, false).expect("a disk"),
     }
 }
@@ -344,6 +347,7 @@ impl Run {
                 assert!(!is_keyed);
                 assert_eq!(sqe.opcode, 0x0c);
             }
+            Outcome::Preempted(_) | Outcome::Abort { .. } => assert!(!is_keyed),
             Outcome::Answered(answer) => {
                 SUCCEEDED.fetch_add(answer.status.is_success().into(), Ordering::Relaxed);
                 assert!(answer.data.len() as u64 <= u64::from(room), "{sqe:?}");

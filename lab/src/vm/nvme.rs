@@ -124,10 +124,12 @@ socket = \"{control}\"
 id = 1
 adapter = \"{first},control={at}\"
 workers = 2
+max_transfer = \"1MiB\"
 
 [[port]]
 id = 2
 adapter = \"{second}\"
+max_transfer = \"1MiB\"
 
 [[subsystem]]
 nqn = \"{SUBSYSTEM}\"
@@ -259,7 +261,7 @@ fn dissected(step: &Step) -> Result<String> {
 }
 
 /// Expected texts in the output of each step. The lines with them are its figures.
-const SHOWN: [(&str, &[&str]); 34] = [
+const SHOWN: [(&str, &[&str]); 36] = [
     ("ssd", &["written and read: equal", "verified", "zeroes"]),
     (
         "commands",
@@ -295,6 +297,11 @@ const SHOWN: [(&str, &[&str]); 34] = [
         ],
     ),
     (
+        "masked",
+        &["not there", "verified, once it is shown", "gone again"],
+    ),
+    ("large", &["KiB in a command", "verified"]),
+    (
         "failing",
         &["a read failed", "every block is what was written", "live"],
     ),
@@ -319,7 +326,7 @@ const SHOWN: [(&str, &[&str]); 34] = [
     ("raw-again", &["equal"]),
     (
         "id-ctrl",
-        &["cntrltype : 1", "mdts      : 5", "sgls      : 0x100005"],
+        &["cntrltype : 1", "mdts      : 8", "sgls      : 0x100005"],
     ),
     ("id-ns", &["Data Size: 512 bytes"]),
     ("ns-descs", &["uuid"]),

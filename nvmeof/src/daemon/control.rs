@@ -28,18 +28,21 @@ use crate::model::Limit;
 use crate::nvme::Nqn;
 
 /// Names of the methods.
-const METHODS: [&str; 18] = [
+const METHODS: [&str; 21] = [
     "version",
     "status",
     "stat",
     "subsystem.add",
     "subsystem.remove",
+    "subsystem.queues",
     "namespace.add",
     "namespace.remove",
     "namespace.resize",
     "namespace.limit",
+    "namespace.hosts",
     "namespace.fault",
     "host.allow",
+    "host.limit",
     "host.forbid",
     "listener.add",
     "listener.remove",
@@ -124,6 +127,13 @@ struct OfSubsystem {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct OfQueues {
+    nqn: String,
+    queues: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct OfNamespace {
     subsystem: String,
     nsid: u32,
@@ -139,10 +149,35 @@ struct OfLimit {
     burst_ms: Option<u64>,
 }
 
-impl OfLimit {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfHostLimit {
+    subsystem: String,
+    host: String,
+    ios_per_second: Option<u64>,
+    bytes_per_second: Option<Size>,
+    burst_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfHosts {
+    subsystem: String,
+    nsid: u32,
+    hosts: Option<Vec<String>>,
+}
+
+/// The values of a limit.
+struct Rates<'a> {
+    ios_per_second: Option<u64>,
+    bytes_per_second: Option<&'a Size>,
+    burst_ms: Option<u64>,
+}
+
+impl Rates<'_> {
     /// Returns the limit; `None` if neither rate is given.
     fn limit(&self) -> Result<Option<Limit>, Refusal> {
-        let bytes = self.bytes_per_second.as_ref().map(|size| {
+        let bytes = self.bytes_per_second.map(|size| {
             let what = "bytes_per_second is bytes, or a text such as \"64MiB\"";
             size.bytes().ok_or_else(|| wrong(what.to_owned()))
         });
@@ -304,6 +339,11 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
             let of: OfSubsystem = read(params)?;
             daemon.remove_subsystem(&name(&of.nqn)?).map_err(refused)?;
         }
+        "subsystem.queues" => {
+            let of: OfQueues = read(params)?;
+            let set = daemon.set_queues(&name(&of.nqn)?, of.queues);
+            set.map_err(refused)?;
+        }
         "namespace.add" => return add_namespace(daemon, params),
         "namespace.remove" => {
             let of: OfNamespace = read(params)?;
@@ -317,7 +357,32 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
         }
         "namespace.limit" => {
             let of: OfLimit = read(params)?;
-            let set = daemon.set_limit(&name(&of.subsystem)?, of.nsid, of.limit()?);
+            let rates = Rates {
+                ios_per_second: of.ios_per_second,
+                bytes_per_second: of.bytes_per_second.as_ref(),
+                burst_ms: of.burst_ms,
+            };
+            let set = daemon.set_limit(&name(&of.subsystem)?, of.nsid, rates.limit()?);
+            set.map_err(refused)?;
+        }
+        "namespace.hosts" => {
+            let of: OfHosts = read(params)?;
+            let hosts = of.hosts.map(|hosts| {
+                let names = hosts.iter().map(|one| host(one, daemon));
+                names.collect::<Result<_, _>>()
+            });
+            let set = daemon.set_hosts(&name(&of.subsystem)?, of.nsid, hosts.transpose()?);
+            set.map_err(refused)?;
+        }
+        "host.limit" => {
+            let of: OfHostLimit = read(params)?;
+            let rates = Rates {
+                ios_per_second: of.ios_per_second,
+                bytes_per_second: of.bytes_per_second.as_ref(),
+                burst_ms: of.burst_ms,
+            };
+            let host = host(&of.host, daemon)?;
+            let set = daemon.limit_host(&name(&of.subsystem)?, &host, rates.limit()?);
             set.map_err(refused)?;
         }
         "namespace.fault" => {
@@ -327,16 +392,20 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
         }
         "host.allow" => {
             let of: OfHost = read(params)?;
+            let (subsystem, host) = (name(&of.subsystem)?, host(&of.host, daemon)?);
+            let there = daemon.settings().subsystems.get(&subsystem);
+            let there = there.and_then(|there| there.hosts.get(&host));
             let settings = HostSettings {
                 key: of.key,
                 controller_key: of.controller_key,
+                // A host that is allowed again, with another key, keeps its limit.
+                limit: there.and_then(|there| there.limit),
             };
             if settings.key.is_none() && settings.controller_key.is_some() {
                 let what = "a host has a controller_key only beside its own key";
                 return Err(wrong(what.to_owned()));
             }
-            let host = host(&of.host, daemon)?;
-            let allowed = daemon.allow_host(&name(&of.subsystem)?, &host, &settings);
+            let allowed = daemon.allow_host(&subsystem, &host, &settings);
             allowed.map_err(refused)?;
         }
         "host.forbid" => {

@@ -4,7 +4,7 @@
 //! place of a number. A file of the right form is then checked as a whole, and every mistake is reported.
 //! nvmeof/deploy/nvmeofd.example.toml has every key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use super::settings::{
 };
 use crate::disk::Source;
 use crate::disk::ssd::SsdAddress;
-use crate::model::{GROUPS, Limit, NAMESPACES};
+use crate::model::{GROUPS, LARGEST_TRANSFER_SHIFT, Limit, MAX_TRANSFER_SHIFT, NAMESPACES, QUEUES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 
@@ -91,6 +91,7 @@ struct PortForm {
     cpus: Option<Vec<Spanned<u64>>>,
     ios: Option<Spanned<u64>>,
     buffers: Option<Spanned<u64>>,
+    max_transfer: Option<Spanned<Size>>,
     spin: Option<Spanned<u64>>,
     #[serde(default)]
     access: Vec<AccessForm>,
@@ -111,6 +112,7 @@ struct SubsystemForm {
     model: Option<Spanned<String>>,
     #[serde(default)]
     any_host: bool,
+    queues: Option<Spanned<u64>>,
     #[serde(default)]
     host: Vec<HostForm>,
     #[serde(default)]
@@ -123,6 +125,9 @@ struct HostForm {
     nqn: Spanned<String>,
     key: Option<Spanned<PathBuf>>,
     controller_key: Option<Spanned<PathBuf>>,
+    ios_per_second: Option<Spanned<u64>>,
+    bytes_per_second: Option<Spanned<Size>>,
+    burst_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -141,10 +146,18 @@ struct NamespaceForm {
     read_only: bool,
     lock: Option<Spanned<bool>>,
     group: Option<Spanned<u64>>,
+    hosts: Option<Vec<Spanned<String>>>,
     ios_per_second: Option<Spanned<u64>>,
     bytes_per_second: Option<Spanned<Size>>,
     burst_ms: Option<Spanned<u64>>,
 }
+
+/// Keys of a limit: I/Os per second, bytes per second, milliseconds of the burst.
+type LimitForm<'a> = (
+    &'a Option<Spanned<u64>>,
+    &'a Option<Spanned<Size>>,
+    &'a Option<Spanned<u64>>,
+);
 
 /// A number of bytes, or a text such as `64MiB`.
 #[derive(Deserialize)]
@@ -495,13 +508,18 @@ impl Reader<'_> {
         let cpus = cpus
             .iter()
             .map(|cpu| self.number("a processor", Some(cpu), 0, 0, 1023));
+        let cpus = cpus.collect();
+        let transfer_shift = self.transfer_shift(form.max_transfer.as_ref());
+        // The buffers of a worker have 2 GiB together at most.
+        let buffers = 1 << (14 + MAX_TRANSFER_SHIFT - transfer_shift);
         let port = PortSettings {
             adapter: form.adapter.get_ref().clone(),
-            cpus: cpus.collect(),
+            cpus,
             service: self.number("service", form.service.as_ref(), SERVICE, 1, 0xffff),
             workers: self.number("workers", form.workers.as_ref(), usual.workers, 1, 256),
             ios: self.number("ios", form.ios.as_ref(), usual.ios, 1, 1 << 16),
-            buffers: self.number("buffers", form.buffers.as_ref(), usual.buffers, 1, 1 << 14),
+            buffers: self.number("buffers", form.buffers.as_ref(), usual.buffers, 1, buffers),
+            transfer_shift,
             spin: self.number("spin", form.spin.as_ref(), usual.spin, 0, u32::MAX.into()),
             access,
         };
@@ -537,6 +555,8 @@ impl Reader<'_> {
         };
         let mut subsystem = SubsystemSettings::new(&name);
         subsystem.any_host = form.any_host;
+        let queues = form.queues.as_ref();
+        subsystem.queues = self.number("queues", queues, QUEUES, 1, QUEUES.into());
         if let Some(serial) = form.serial {
             self.ascii(&serial, 20);
             subsystem.serial = serial.into_inner();
@@ -559,7 +579,10 @@ impl Reader<'_> {
             for key in [&host.key, &host.controller_key].into_iter().flatten() {
                 self.names(Named::Key(key.get_ref().clone()), key);
             }
+            let limit = (&host.ios_per_second, &host.bytes_per_second, &host.burst_ms);
+            let limit = self.limit(limit);
             let settings = HostSettings {
+                limit,
                 key: host.key.map(Spanned::into_inner),
                 controller_key: host.controller_key.map(Spanned::into_inner),
             };
@@ -568,7 +591,7 @@ impl Reader<'_> {
             }
         }
         for namespace in form.namespace {
-            self.namespace(&name, namespace, &mut subsystem.namespaces, uuids);
+            self.namespace(&name, namespace, strict, &mut subsystem.namespaces, uuids);
         }
         if subsystems.insert(name, subsystem).is_some() {
             self.wrong(&form.nqn, "there is a subsystem of this name already");
@@ -590,6 +613,7 @@ impl Reader<'_> {
         &mut self,
         subsystem: &Nqn,
         form: Spanned<NamespaceForm>,
+        strict: bool,
         namespaces: &mut BTreeMap<u32, NamespaceSettings>,
         uuids: &mut BTreeMap<Uuid, String>,
     ) {
@@ -650,7 +674,10 @@ impl Reader<'_> {
                 _ => self.wrong(bytes, "block_size is 512 or 4096"),
             }
         }
-        settings.limit = self.limit(&form);
+        let limit = (&form.ios_per_second, &form.bytes_per_second, &form.burst_ms);
+        settings.limit = self.limit(limit);
+        let hosts = form.hosts.as_deref();
+        settings.hosts = hosts.map(|hosts| self.hosts(hosts, strict));
         let block = 1 << settings.shift;
         if let Some(path) = &form.file {
             let file = Named::File {
@@ -707,13 +734,41 @@ impl Reader<'_> {
 }
 
 impl Reader<'_> {
-    /// Returns the limit of a namespace; `None` if it has none.
-    fn limit(&mut self, form: &NamespaceForm) -> Option<Limit> {
-        let ios_per_second = form.ios_per_second.as_ref().map(|given| {
+    /// Returns MDTS of a port.
+    fn transfer_shift(&mut self, given: Option<&Spanned<Size>>) -> u8 {
+        let Some(given) = given else {
+            return MAX_TRANSFER_SHIFT;
+        };
+        let bytes = self.size(given);
+        let known = MAX_TRANSFER_SHIFT..=LARGEST_TRANSFER_SHIFT;
+        let found = known.into_iter().find(|shift| 4096 << shift == bytes);
+        if found.is_none() && given.get_ref().bytes().is_some() {
+            let what = "max_transfer is \"128KiB\", \"256KiB\", \"512KiB\" or \"1MiB\"";
+            self.wrong(given, what);
+        }
+        found.unwrap_or(MAX_TRANSFER_SHIFT)
+    }
+
+    /// Returns the hosts that see a namespace.
+    fn hosts(&mut self, given: &[Spanned<String>], strict: bool) -> BTreeSet<Nqn> {
+        let mut hosts = BTreeSet::new();
+        for host in given {
+            match Nqn::of_host(host.get_ref(), strict) {
+                Ok(name) if hosts.insert(name.clone()) => {}
+                Ok(_) => self.wrong(host, "this host is listed already"),
+                Err(error) => self.wrong(host, error.to_string()),
+            }
+        }
+        hosts
+    }
+
+    /// Returns the limit of a namespace or a host; `None` if it has none.
+    fn limit(&mut self, (ios, bytes, burst): LimitForm<'_>) -> Option<Limit> {
+        let ios_per_second = ios.as_ref().map(|given| {
             let (least, most) = (Limit::LEAST_IOS, Limit::MOST);
             self.number("ios_per_second", Some(given), least, least, most)
         });
-        let bytes_per_second = form.bytes_per_second.as_ref().map(|given| {
+        let bytes_per_second = bytes.as_ref().map(|given| {
             let (least, most) = (Limit::LEAST_BYTES, Limit::MOST);
             let bytes = self.size(given);
             let is_size = given.get_ref().bytes().is_some();
@@ -726,10 +781,10 @@ impl Reader<'_> {
         // CAST: the default burst is a tenth of a second.
         #[expect(clippy::cast_possible_truncation, reason = "a tenth of a second")]
         let usual = Limit::USUAL_BURST.as_millis() as u64;
-        let burst_ms = self.number("burst_ms", form.burst_ms.as_ref(), usual, 0, most);
+        let burst_ms = self.number("burst_ms", burst.as_ref(), usual, 0, most);
         if ios_per_second.is_none() && bytes_per_second.is_none() {
-            if let Some(given) = &form.burst_ms {
-                let what = "burst_ms is for a namespace with ios_per_second or bytes_per_second";
+            if let Some(given) = burst {
+                let what = "burst_ms comes with ios_per_second or bytes_per_second";
                 self.wrong(given, what);
             }
             return None;

@@ -55,6 +55,27 @@ pub fn text(status: &Status) -> String {
             ];
             add(&mut text, "namespace", &labels, &counters, &gauges);
         }
+        for one in &subsystem.host_limits {
+            let labels = format!("{of},host=\"{}\"", label(&one.host));
+            let counters = [(
+                "limited",
+                "Commands of the host that waited because of its limit.",
+                one.limited,
+            )];
+            let gauges = [
+                (
+                    "limit_ios_per_second",
+                    "I/Os per second that the host is limited to; 0 without such a limit.",
+                    one.ios_per_second,
+                ),
+                (
+                    "limit_bytes_per_second",
+                    "Bytes per second that the host is limited to; 0 without such a limit.",
+                    one.bytes_per_second,
+                ),
+            ];
+            add(&mut text, "host", &labels, &counters, &gauges);
+        }
         let connected = status.controllers.iter();
         let connected = connected.filter(|one| one.subsystem == subsystem.nqn);
         let (controllers, queues) = connected.fold((0, 0), |(controllers, queues), one| {

@@ -9,6 +9,7 @@
 //!   metrics     counters as OpenMetrics text
 //!   handover    the current state  -->  the next process, whose hosts and connections stay
 //!   import      the configuration of another target  -->  text of a configuration file
+//!   ssds        events of SSDs that the daemon drives itself
 //!   check       checks that the files, adapters and addresses that a configuration names exist now
 //!   log         the filter of the log, and mistakes in the filter
 //!   notify      messages to the service manager
@@ -30,6 +31,7 @@ pub mod notify;
 mod port;
 mod reload;
 mod settings;
+mod ssds;
 mod state;
 mod state_words;
 mod status;
@@ -48,8 +50,10 @@ pub use settings::{
     ControlSettings, ControlSocket, HostSettings, NamespaceSettings, PortSettings, Settings,
     SubsystemSettings,
 };
+pub use ssds::follow_ssds;
 pub use state::{Daemon, DaemonError};
 pub use status::{
-    ControllerStatus, NamespaceStatus, PortStatus, Status, SubsystemStatus, WorkerStatus,
+    ControllerStatus, HostLimitStatus, NamespaceStatus, PortStatus, Status, SubsystemStatus,
+    WorkerStatus,
 };
 pub use write::{save, text};

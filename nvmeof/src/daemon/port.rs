@@ -58,6 +58,7 @@ pub(super) fn worker_config(port: u16, settings: &PortSettings) -> WorkerConfig 
         service: settings.service,
         ios: settings.ios,
         buffers: settings.buffers,
+        transfer_shift: settings.transfer_shift,
         spin: settings.spin,
     }
 }

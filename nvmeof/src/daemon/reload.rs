@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::settings::{Settings, SubsystemSettings};
+use super::settings::{NamespaceSettings, Settings, SubsystemSettings};
 use super::state::{Daemon, DaemonError, keys_of, keys_of_all};
 use crate::auth::Keys;
 use crate::disk::OwnLocks;
@@ -46,6 +46,7 @@ impl Daemon {
     pub fn reload(&mut self, wanted: &Settings) -> Reloaded {
         let mut told = Reloaded::default();
         self.set_limits(wanted, &mut told);
+        self.set_hosts_of_namespaces(wanted, &mut told);
         let before = self.settings().clone();
         for (what, differs) in [
             ("the control socket", before.control != wanted.control),
@@ -97,10 +98,20 @@ impl Daemon {
         told
     }
 
-    /// Sets the limits of namespaces. The other steps see no difference of limits then, so a namespace that differs in
-    /// nothing else stays.
+    /// Sets the limits of namespaces and hosts. The other steps see no difference of limits then, so a namespace or a
+    /// host that differs in nothing else stays.
     fn set_limits(&mut self, wanted: &Settings, told: &mut Reloaded) {
         for (name, subsystem) in self.settings().subsystems.clone() {
+            for (host, there) in subsystem.hosts {
+                let of = wanted.subsystems.get(&name);
+                let is_to_be = of.and_then(|of| of.hosts.get(&host));
+                if let Some(is_to_be) = is_to_be
+                    && is_to_be.limit != there.limit
+                {
+                    let set = self.limit_host(&name, &host, is_to_be.limit);
+                    told.took(format!("limit of host {host} at {name}"), set);
+                }
+            }
             for (nsid, there) in subsystem.namespaces {
                 let of = wanted.subsystems.get(&name);
                 let is_to_be = of.and_then(|of| of.namespaces.get(&nsid));
@@ -109,6 +120,31 @@ impl Daemon {
                 {
                     let set = self.set_limit(&name, nsid, is_to_be.limit);
                     told.took(format!("limit of namespace {nsid} of {name}"), set);
+                }
+            }
+        }
+    }
+
+    /// Sets the hosts that see the namespaces, as [`Self::set_limits`] sets their limits.
+    fn set_hosts_of_namespaces(&mut self, wanted: &Settings, told: &mut Reloaded) {
+        for (name, subsystem) in self.settings().subsystems.clone() {
+            for (nsid, there) in subsystem.namespaces {
+                let of = wanted.subsystems.get(&name);
+                let is_to_be = of.and_then(|of| of.namespaces.get(&nsid));
+                // A namespace that differs in more is removed and added with its new hosts, which must not see the disk
+                // that it has until then.
+                let only_hosts = |is_to_be: &NamespaceSettings| {
+                    let hosts = there.hosts.clone();
+                    NamespaceSettings {
+                        hosts,
+                        ..is_to_be.clone()
+                    } == there
+                };
+                if let Some(is_to_be) = is_to_be.filter(|one| only_hosts(one))
+                    && is_to_be.hosts != there.hosts
+                {
+                    let set = self.set_hosts(&name, nsid, is_to_be.hosts.clone());
+                    told.took(format!("hosts of namespace {nsid} of {name}"), set);
                 }
             }
         }
@@ -230,6 +266,11 @@ impl Daemon {
                     .push(format!("{what} of subsystem {name}"));
             }
         }
+        if there.queues != wanted.queues {
+            let set = self.set_queues(name, wanted.queues);
+            let what = format!("queues = {} of subsystem {name}", wanted.queues);
+            told.took(what, set);
+        }
         if there.any_host != wanted.any_host {
             let set = self.set_any_host(name, wanted.any_host);
             let what = format!("any_host = {} of subsystem {name}", wanted.any_host);
@@ -283,7 +324,7 @@ impl Daemon {
 mod tests {
     use std::fs;
 
-    use super::super::settings::{HostSettings, NamespaceSettings};
+    use super::super::settings::HostSettings;
     use super::*;
     use crate::disk::Source;
     use crate::model::Limit;
@@ -303,7 +344,7 @@ mod tests {
     fn listed(subsystems: &[&str], key: &str, folder: &tempfile::TempDir) -> Settings {
         let of_host = HostSettings {
             key: Some(folder.path().join(key)),
-            controller_key: None,
+            ..HostSettings::default()
         };
         let mut settings = Settings::default();
         for subsystem in subsystems {

@@ -1,13 +1,13 @@
 //! Settings: the wanted state of a daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use uuid::Uuid;
 
 use crate::disk::Source;
-use crate::model::Limit;
+use crate::model::{Limit, QUEUES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 use crate::serve::WorkerConfig;
@@ -68,8 +68,11 @@ pub struct PortSettings {
     pub cpus: Vec<u16>,
     /// Number of queue entries that all hosts together may have at a worker.
     pub ios: u32,
-    /// Number of buffers of 128 KiB of each worker.
+    /// Number of buffers of each worker, for I/Os of more than 4 KiB.
     pub buffers: u32,
+    /// MDTS: the maximum length of the data of an I/O, and the length of a buffer, is 4 KiB shifted left by this
+    /// number.
+    pub transfer_shift: u8,
     /// Number of loop iterations without an event before a worker sleeps.
     pub spin: u32,
     /// Access of the port to groups of namespaces; a group that is missing is optimized.
@@ -88,6 +91,7 @@ impl PortSettings {
             cpus: Vec::new(),
             ios: usual.ios,
             buffers: usual.buffers,
+            transfer_shift: usual.transfer_shift,
             spin: usual.spin,
             access: BTreeMap::new(),
         }
@@ -103,6 +107,8 @@ pub struct SubsystemSettings {
     pub model: String,
     /// True if any host may connect.
     pub any_host: bool,
+    /// Maximum number of I/O queues of a host's controller.
+    pub queues: u16,
     /// Hosts that may connect, by name.
     pub hosts: BTreeMap<Nqn, HostSettings>,
     /// Namespaces, by number.
@@ -121,6 +127,7 @@ impl SubsystemSettings {
             serial,
             model: MODEL.to_owned(),
             any_host: false,
+            queues: QUEUES,
             hosts: BTreeMap::new(),
             namespaces: BTreeMap::new(),
         }
@@ -141,6 +148,8 @@ pub struct HostSettings {
     pub key: Option<PathBuf>,
     /// Path of the file with the key by which the target authenticates, if the host asks for that.
     pub controller_key: Option<PathBuf>,
+    /// Limit of I/Os and bytes per second, at all namespaces of the subsystem together.
+    pub limit: Option<Limit>,
 }
 
 /// Settings of a namespace.
@@ -158,6 +167,8 @@ pub struct NamespaceSettings {
     pub group: u32,
     /// Identifier by which hosts recognise the namespace.
     pub uuid: Uuid,
+    /// Hosts that see the namespace; `None` if all hosts of the subsystem see it.
+    pub hosts: Option<BTreeSet<Nqn>>,
     /// Limit of I/Os and bytes per second.
     pub limit: Option<Limit>,
 }
@@ -173,6 +184,7 @@ impl NamespaceSettings {
             lock: true,
             group: 1,
             uuid: Self::usual_uuid(subsystem, nsid),
+            hosts: None,
             limit: None,
         }
     }

@@ -1,6 +1,6 @@
 //! The current state of a daemon, and the steps that change it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -281,10 +281,12 @@ impl Daemon {
                 serial: settings.serial.clone(),
                 model: settings.model.clone(),
                 any_host: settings.any_host,
+                queues: settings.queues,
             })?;
             let fill = || -> Result<(), ModelError> {
-                for host in settings.hosts.keys() {
+                for (host, of_host) in &settings.hosts {
                     model.allow_host(name, host.clone())?;
+                    model.limit_host(name, host, of_host.limit)?;
                 }
                 for (nsid, namespace, limit) in namespaces {
                     model.add_namespace(name, namespace)?;
@@ -404,6 +406,60 @@ impl Daemon {
         Ok(())
     }
 
+    /// Limits the I/Os and bytes per second of a host at a subsystem; `None` ends the limit.
+    ///
+    /// # Errors
+    /// There is no such subsystem, the host is not listed, or a number of the limit is out of its range.
+    pub fn limit_host(
+        &mut self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        limit: Option<Limit>,
+    ) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.limit_host(subsystem, host, limit))?;
+        let of = self.subsystem_mut(subsystem)?;
+        if let Some(settings) = of.hosts.get_mut(host) {
+            settings.limit = limit;
+        }
+        tracing::info!(%subsystem, %host, ?limit, "limit");
+        Ok(())
+    }
+
+    /// Sets the hosts that see a namespace; `None` for all hosts of its subsystem.
+    ///
+    /// # Errors
+    /// There is no such subsystem or namespace.
+    pub fn set_hosts(
+        &mut self,
+        subsystem: &Nqn,
+        nsid: u32,
+        hosts: Option<BTreeSet<Nqn>>,
+    ) -> Result<(), DaemonError> {
+        let wanted = hosts.clone();
+        self.target
+            .with(|model| model.set_hosts(subsystem, nsid, wanted))?;
+        tracing::info!(%subsystem, nsid, ?hosts, "hosts that see the namespace");
+        let of = self.subsystem_mut(subsystem)?;
+        if let Some(settings) = of.namespaces.get_mut(&nsid) {
+            settings.hosts = hosts;
+        }
+        Ok(())
+    }
+
+    /// Sets the maximum number of I/O queues of a subsystem's controllers. Its hosts are disconnected, and connect
+    /// again with that number.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or the number is out of range.
+    pub fn set_queues(&mut self, subsystem: &Nqn, queues: u16) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.set_queues(subsystem, queues))?;
+        self.subsystem_mut(subsystem)?.queues = queues;
+        tracing::info!(%subsystem, queues, "queues of a host");
+        Ok(())
+    }
+
     /// Sets the orders of a namespace's faulty disk; `None` ends them. Returns the number of operations that orders
     /// have affected so far.
     ///
@@ -462,8 +518,12 @@ impl Daemon {
         settings: &HostSettings,
         keys: Option<Keys>,
     ) -> Result<(), DaemonError> {
+        if settings.limit.is_some_and(|limit| !limit.is_valid()) {
+            return Err(ModelError::Limit.into());
+        }
         self.target.with(|model| -> Result<(), ModelError> {
             model.allow_host(subsystem, host.clone())?;
+            model.limit_host(subsystem, host, settings.limit)?;
             if keys.is_some() {
                 model.set_keys(host.clone(), keys);
             }
@@ -528,13 +588,18 @@ impl Daemon {
     ) -> Result<(), ModelError> {
         self.target.with(|model| {
             model.add_port(id, addresses)?;
-            for (group, access) in &settings.access {
-                model.set_access(id, *group, *access).inspect_err(|_| {
-                    // The port exists, because it was just added.
-                    let _ = model.remove_port(id);
-                })?;
+            let mut fill = || {
+                model.set_transfer_shift(id, settings.transfer_shift)?;
+                for (group, access) in &settings.access {
+                    model.set_access(id, *group, *access)?;
+                }
+                Ok(())
+            };
+            let filled = fill();
+            if filled.is_err() {
+                model.remove_port(id)?;
             }
-            Ok(())
+            filled
         })
     }
 
@@ -765,6 +830,7 @@ fn open(
         nsid: Some(nsid),
         uuid: settings.uuid,
         group: settings.group,
+        hosts: settings.hosts.clone(),
         disk,
     })
 }

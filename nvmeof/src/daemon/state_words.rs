@@ -20,7 +20,7 @@ use crate::disk::Identity;
 use crate::serve::{TargetSnapshot, WorkerSnapshot};
 
 /// Number of the form.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// Reason why the bytes are not the state of a daemon.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

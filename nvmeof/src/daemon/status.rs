@@ -36,6 +36,8 @@ pub struct PortStatus {
     pub workers: Vec<WorkerStatus>,
     /// Access of the port to groups of namespaces; a group that is missing is optimized.
     pub access: BTreeMap<u32, &'static str>,
+    /// Maximum length of the data of an I/O, and length of each buffer of a worker, in bytes.
+    pub max_transfer: u32,
 }
 
 /// Status of a worker.
@@ -87,10 +89,27 @@ pub struct SubsystemStatus {
     pub model: String,
     /// True if any host may connect.
     pub any_host: bool,
+    /// Maximum number of I/O queues of a host's controller.
+    pub queues: u16,
     /// Names of the hosts that may connect.
     pub hosts: Vec<String>,
+    /// Limits of hosts, at all namespaces of the subsystem together.
+    pub host_limits: Vec<HostLimitStatus>,
     /// Status of each namespace.
     pub namespaces: Vec<NamespaceStatus>,
+}
+
+/// Status of the limit of a host at a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostLimitStatus {
+    /// Name of the host.
+    pub host: String,
+    /// I/Os per second that the host is limited to; 0 without such a limit.
+    pub ios_per_second: u64,
+    /// Bytes per second that the host is limited to; 0 without such a limit.
+    pub bytes_per_second: u64,
+    /// Number of commands that waited because of the limit.
+    pub limited: u64,
 }
 
 /// Status of a namespace.
@@ -110,6 +129,8 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// Number of the namespace's group.
     pub group: u32,
+    /// Names of the hosts that see the namespace; `None` if all hosts of the subsystem see it.
+    pub hosts: Option<Vec<String>>,
     /// Number of read commands.
     pub reads: u64,
     /// Number of write commands.
@@ -183,6 +204,7 @@ impl Daemon {
                 access: access
                     .map(|(group, state)| (*group, access_name(*state)))
                     .collect(),
+                max_transfer: 4096 << port.transfer_shift,
             }
         });
         let ports = ports.collect();
@@ -214,14 +236,29 @@ fn subsystem(of: &Subsystem) -> SubsystemStatus {
         serial: config.serial.clone(),
         model: config.model.clone(),
         any_host: config.any_host,
+        queues: config.queues,
         hosts: of.hosts().map(ToString::to_string).collect(),
+        host_limits: host_limits(of),
         namespaces: of.namespaces().map(|one| namespace(&one)).collect(),
     }
+}
+
+fn host_limits(of: &Subsystem) -> Vec<HostLimitStatus> {
+    let all = of.host_limits();
+    let all = all.iter().map(|(host, limiter)| HostLimitStatus {
+        host: host.to_string(),
+        ios_per_second: limiter.limit().ios_per_second.unwrap_or(0),
+        bytes_per_second: limiter.limit().bytes_per_second.unwrap_or(0),
+        limited: limiter.waited(),
+    });
+    all.collect()
 }
 
 fn namespace(of: &Namespace) -> NamespaceStatus {
     let (done, limit) = (of.done(), of.limit());
     let rate = |rate: fn(Limit) -> Option<u64>| limit.and_then(rate).unwrap_or(0);
+    let hosts = of.hosts();
+    let hosts = hosts.map(|hosts| hosts.iter().map(ToString::to_string).collect());
     NamespaceStatus {
         nsid: of.nsid(),
         uuid: of.uuid(),
@@ -230,6 +267,7 @@ fn namespace(of: &Namespace) -> NamespaceStatus {
         block_size: 1 << of.shift(),
         read_only: of.is_protected(),
         group: of.group(),
+        hosts,
         reads: done.reads,
         writes: done.writes,
         read_bytes: done.read_bytes,

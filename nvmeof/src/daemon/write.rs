@@ -7,6 +7,7 @@ use std::path::Path;
 use super::file::ACCESS;
 use super::settings::{ControlSocket, Settings};
 use crate::disk::Source;
+use crate::model::{Limit, MAX_TRANSFER_SHIFT, QUEUES};
 use crate::nvme::log::Access;
 
 /// Returns the text of a configuration file with these settings.
@@ -66,6 +67,9 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
             "ios = {}\nbuffers = {}\nspin = {}",
             port.ios, port.buffers, port.spin
         )?;
+        if port.transfer_shift != MAX_TRANSFER_SHIFT {
+            writeln!(out, "max_transfer = {}", 4096 << port.transfer_shift)?;
+        }
         for (group, access) in &port.access {
             writeln!(
                 out,
@@ -83,6 +87,9 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
             quoted(&subsystem.model)
         )?;
         writeln!(out, "any_host = {}", subsystem.any_host)?;
+        if subsystem.queues != QUEUES {
+            writeln!(out, "queues = {}", subsystem.queues)?;
+        }
         for (host, of_host) in &subsystem.hosts {
             writeln!(out, "[[subsystem.host]]\nnqn = {}", quoted(host.as_str()))?;
             if let Some(key) = &of_host.key {
@@ -91,6 +98,7 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
             if let Some(key) = &of_host.controller_key {
                 writeln!(out, "controller_key = {}", path(key))?;
             }
+            put_limit(out, of_host.limit)?;
         }
         for (nsid, namespace) in &subsystem.namespaces {
             writeln!(
@@ -117,17 +125,12 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
             if !namespace.lock {
                 writeln!(out, "lock = false")?;
             }
-            if let Some(limit) = namespace.limit {
-                for (key, rate) in [
-                    ("ios_per_second", limit.ios_per_second),
-                    ("bytes_per_second", limit.bytes_per_second),
-                ] {
-                    if let Some(rate) = rate {
-                        writeln!(out, "{key} = {rate}")?;
-                    }
-                }
-                writeln!(out, "burst_ms = {}", limit.burst.as_millis())?;
+            if let Some(hosts) = &namespace.hosts {
+                let hosts = hosts.iter().map(|host| quoted(host.as_str()));
+                let hosts = hosts.collect::<Vec<_>>().join(", ");
+                writeln!(out, "hosts = [{hosts}]")?;
             }
+            put_limit(out, namespace.limit)?;
         }
     }
     for (address, port) in &settings.referrals {
@@ -137,6 +140,21 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
         )?;
     }
     Ok(())
+}
+
+fn put_limit(out: &mut String, limit: Option<Limit>) -> core::fmt::Result {
+    let Some(limit) = limit else {
+        return Ok(());
+    };
+    for (key, rate) in [
+        ("ios_per_second", limit.ios_per_second),
+        ("bytes_per_second", limit.bytes_per_second),
+    ] {
+        if let Some(rate) = rate {
+            writeln!(out, "{key} = {rate}")?;
+        }
+    }
+    writeln!(out, "burst_ms = {}", limit.burst.as_millis())
 }
 
 /// Returns the name of an access state.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use driver::{DmaBuffer, Function, Instant, MappedBuffer, PciAddress};
-use hw_nvme::{Cause, Config, Controller, NvmeError, QueuePair};
+use hw_nvme::{Cause, Config, Controller, Event, NvmeError, QueuePair};
 
 use super::DiskError;
 
@@ -112,6 +112,7 @@ impl Ssd {
             queues: QUEUES,
             entries: ENTRIES,
             admin_limit: ADMIN_LIMIT,
+            shutdown_limit: ADMIN_LIMIT,
             ..Config::default()
         };
         let controller = Controller::open(function, config).map_err(failed)?;
@@ -194,6 +195,25 @@ impl Ssd {
                 pair: controller.create_queue()?,
             })
         })
+    }
+
+    /// Returns the next event that the SSD has reported. `None`: there is none, or the SSD has ended.
+    pub(crate) fn next_event(&self) -> Option<Event> {
+        let mut locked = self.lock();
+        let controller = locked.as_mut().filter(|_| !self.has_ended())?;
+        let event = controller.next_event();
+        drop(locked);
+        match event {
+            Ok(event) => event,
+            Err(NvmeError::Ended { cause, .. }) => {
+                self.stop(cause);
+                None
+            }
+            Err(error) => {
+                tracing::warn!(ssd = self.name, %error, "an event of an SSD is lost");
+                None
+            }
+        }
     }
 
     /// Deletes a queue without outstanding commands. If that fails, the queue's memory is kept for the controller.

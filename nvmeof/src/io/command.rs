@@ -253,6 +253,12 @@ impl Io {
         self.state
     }
 
+    /// Returns whether a disk has an operation of the command. Aborts and authentications, which are executed
+    /// elsewhere, have none.
+    pub(super) const fn is_at_disk(&self) -> bool {
+        matches!(self.state, State::Executing) && self.pending != 0
+    }
+
     /// Applies a step to the state. If the state does not have the step, the command is lost.
     #[inline]
     pub(crate) fn step(&mut self, step: Step) {
@@ -366,7 +372,7 @@ impl Io {
             }
         }
         self.bytes = bytes;
-        if context.local.limiter.is_some() {
+        if context.local.is_limited {
             return Do::Limit;
         }
         self.place(context)

@@ -16,12 +16,13 @@
 use std::sync::Arc;
 
 use super::Commands;
-use super::command::{Do, Event};
-use super::lock::Lock;
+use super::command::{Do, Event, Io, QueueId};
+use super::lock::{Fence, Lock, Scope};
 use super::namespaces::{Local, LocalLists};
-use super::permit::{Issuer, check};
+use super::permit::{Issuer, check, is_reservation};
 use super::state::{State, Step};
 use super::work::Work;
+use crate::model::HostId;
 use crate::nvme::command::{FUSE, FUSE_FIRST, FUSE_SECOND, PSDT, PSDT_SGL, io as opcode};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
@@ -174,15 +175,17 @@ impl Commands {
         self.blocked.push(at);
     }
 
-    /// Starts the comparison of a pair, because no worker has a write at the locked block any more.
+    /// Starts the comparison of a pair, or completes a Preempt and Abort, because its lock has taken effect.
     pub(crate) fn locked(&mut self, at: u32, issuer: Option<&Issuer<'_>>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         io.step(Step::Locked);
         match issuer {
-            Some(issuer) if io.partner.is_some() && !io.is_orphan => {
+            Some(issuer)
+                if (io.partner.is_some() || is_reservation(io.sqe.opcode)) && !io.is_orphan =>
+            {
                 self.drive(at, Event::Locked, issuer)
             }
-            // The connection, to which both commands belong, has ended meanwhile.
+            // The connection, to which both commands of a pair belong, has ended meanwhile.
             _ => Do::Drop,
         }
     }
@@ -246,14 +249,36 @@ impl Commands {
         lock
     }
 
-    /// Returns whether this worker has submitted a write to the locked block that has not completed.
-    pub(crate) fn writes_at(&self, lock: &Lock) -> bool {
+    /// Returns a fence for a lock, with the commands that this worker has at a disk. `is_of`: whether a queue is one of
+    /// these hosts.
+    pub(crate) fn fence(
+        &self,
+        lock: Arc<Lock>,
+        is_of: impl Fn(QueueId, &[HostId]) -> bool,
+    ) -> Fence {
         let serial = lock.namespace().serial();
-        self.ios.iter().any(|io| {
-            io.state() == State::Executing
-                && io.sqe.may_write(lock.block())
-                && io.used.serial == serial
-        })
+        let in_scope = |io: &Io| match lock.scope() {
+            Scope::Block(block) => io.sqe.may_write(*block),
+            Scope::Hosts(hosts) => is_of(io.queue, hosts),
+        };
+        let is_busy = |io: &Io| io.is_at_disk() && io.used.serial == serial && in_scope(io);
+        let all = (0..).zip(&self.ios);
+        let busy = all.filter(|(_, io)| is_busy(io)).map(|(at, _)| at);
+        let busy = busy.collect();
+        Fence { lock, busy }
+    }
+
+    /// Passes a fence if none of its commands is at a disk any more. Returns whether it did. The transport calls this
+    /// after each batch of completions of the disks, before it begins further commands.
+    pub(crate) fn pass(&self, fence: &mut Fence) -> bool {
+        // CAST: widening.
+        let is_busy = |at: &u32| self.ios[*at as usize].is_at_disk();
+        fence.busy.retain(is_busy);
+        let is_passed = fence.busy.is_empty();
+        if is_passed {
+            fence.lock.pass();
+        }
+        is_passed
     }
 
     /// Returns the number of commands that wait for a locked block.

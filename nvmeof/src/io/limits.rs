@@ -1,20 +1,25 @@
-//! Commands that wait because their namespace has a limit ([`crate::model::Limit`]).
+//! Commands that wait because their namespace or their host has a limit ([`crate::model::Limit`]).
 //!
 //! A command reserves its time when it has been checked, before it has a buffer and before its data is fetched, so a
 //! command that waits occupies nothing but its entry of the host's queue. It is checked again when it goes on. If it
 //! ends before, it gives its time back.
 //!
+//! A command of a host with a limit at a namespace with a limit passes one after the other, the host's first. So a host
+//! that has to wait long for its own limit takes no time of the namespace's other hosts meanwhile.
+//!
 //! A limit may change while commands wait. So each is looked at after [`LOOK_AGAIN`] at the latest, and reserves its
-//! time anew if the namespace has another limiter by then.
+//! time anew at a limiter that is another one by then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Commands;
 use super::command::{Do, Event, Io};
+use super::namespaces::Stage;
 use super::permit::{Issuer, is_reservation};
-use super::state::Step;
+use super::state::{State, Step};
 use crate::model::{Cost, Limiter, Moment, Tally};
+use crate::nvme::Nqn;
 use crate::nvme::command::io as opcode;
 
 /// Time after which a command that waits is looked at again.
@@ -25,15 +30,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Waiting {
     /// Index of the command.
     pub at: u32,
+    /// Limit for which the command waits, and the limiter at which it has reserved its time.
+    stage: Stage,
+    limiter: Arc<Limiter>,
     /// Time at which the command may go on.
     until: Moment,
-    /// Limiter at which the command has reserved its time, and the time's cost.
-    limiter: Arc<Limiter>,
     cost: Cost,
 }
 
 impl Io {
-    /// Returns the I/Os and bytes that a command reserves of its namespace's limit; `None` if it never waits. Copy and
+    /// Returns the I/Os and bytes that a command reserves; `None` if it never waits. Copy and
     /// Verify take their bytes as they go ([`Commands::charge_step`]), because one may take very many.
     fn cost(&self) -> Option<Cost> {
         let bytes = match self.sqe.opcode {
@@ -47,27 +53,59 @@ impl Io {
 }
 
 impl Commands {
-    /// Reserves the time of a command of a namespace with a limit, and continues the command if it need not wait.
+    /// Reserves the time of a command of a namespace or a host with a limit, and continues the command if it need not
+    /// wait.
     #[cold]
     pub(crate) fn reserve(&mut self, at: u32, now: Moment, issuer: &Issuer<'_>) -> Do {
+        let cost = self.ios[at as usize].cost(); // CAST: widening.
+        match cost {
+            Some(cost) => self.pass_limits((at, cost), (Stage::Host, false), now, issuer),
+            None => self.drive(at, Event::Admitted, issuer),
+        }
+    }
+
+    /// Reserves the time of a command at the limits from the stage `from` on, one after the other, and continues the
+    /// command if it need not wait. `is_counted`: the wait at that first stage is counted already.
+    fn pass_limits(
+        &mut self,
+        (at, cost): (u32, Cost),
+        (from, is_counted): (Stage, bool),
+        now: Moment,
+        issuer: &Issuer<'_>,
+    ) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         let local = self.lists.namespace(issuer.list, io.sqe.nsid.get());
-        let limited = local.and_then(|local| Some((local, local.limiter.as_ref()?, io.cost()?)));
-        if let Some((local, limiter, cost)) = limited {
+        // A command of a namespace that was replaced is refused, and takes no time of the other one.
+        let local = local.filter(|local| local.namespace.serial() == io.used.serial);
+        for stage in [Stage::Host, Stage::Namespace] {
+            let limiter = local.and_then(|local| local.limiter(stage, issuer.host));
+            let (Some(local), Some(limiter)) = (local, limiter.filter(|_| stage >= from)) else {
+                continue;
+            };
             let until = limiter.reserve(now, cost);
-            if until > now {
-                Tally::add(&local.tally.limited, 1);
-                let limiter = Arc::clone(limiter);
-                io.step(Step::Hold);
-                let waiting = Waiting {
-                    at,
-                    until,
-                    limiter,
-                    cost,
-                };
-                self.wait(waiting, now);
-                return Do::Wait;
+            if until <= now {
+                continue;
             }
+            match stage {
+                _ if is_counted && stage == from => {}
+                Stage::Host => limiter.note_wait(),
+                Stage::Namespace => Tally::add(&local.tally.limited, 1),
+            }
+            if io.state() == State::New {
+                io.step(Step::Hold);
+            }
+            let waiting = Waiting {
+                at,
+                stage,
+                limiter: Arc::clone(limiter),
+                until,
+                cost,
+            };
+            self.wait(waiting, now);
+            return Do::Wait;
+        }
+        if io.state() == State::Held {
+            io.step(Step::Admit);
         }
         self.drive(at, Event::Admitted, issuer)
     }
@@ -99,34 +137,36 @@ impl Commands {
     #[cold]
     pub(crate) fn go_on(
         &mut self,
-        mut of: Waiting,
+        of: Waiting,
         now: Moment,
         is_forced: bool,
         issuer: &Issuer<'_>,
     ) -> Do {
         let io = &mut self.ios[of.at as usize]; // CAST: widening.
         let local = self.lists.namespace(issuer.list, io.sqe.nsid.get());
-        // A command of a namespace that was replaced is refused, and takes no time of the other one.
         let local = local.filter(|local| local.namespace.serial() == io.used.serial);
-        let limiter = local.and_then(|local| local.limiter.as_ref());
+        let limiter = local.and_then(|local| local.limiter(of.stage, issuer.host));
         let same = limiter.is_some_and(|limiter| Arc::ptr_eq(limiter, &of.limiter));
-        match limiter {
-            Some(limiter) if !same && !is_forced => {
-                of.until = limiter.reserve(now, of.cost);
-                of.limiter = Arc::clone(limiter);
-            }
-            Some(_) if !is_forced => {}
-            Some(_) | None => {
-                of.limiter.give_back(of.cost);
-                of.until = now;
-            }
+        if is_forced {
+            of.limiter.give_back(of.cost);
+            io.step(Step::Admit);
+            return self.drive(of.at, Event::Admitted, issuer);
         }
-        if of.until > now {
+        if same && of.until > now {
             self.wait(of, now);
             return Do::Wait;
         }
-        io.step(Step::Admit);
-        self.drive(of.at, Event::Admitted, issuer)
+        let next = if same {
+            Stage::Namespace
+        } else {
+            of.limiter.give_back(of.cost);
+            of.stage
+        };
+        if same && of.stage == Stage::Namespace {
+            io.step(Step::Admit);
+            return self.drive(of.at, Event::Admitted, issuer);
+        }
+        self.pass_limits((of.at, of.cost), (next, !same), now, issuer)
     }
 
     /// Ends the wait of a command that does not go on.
@@ -137,17 +177,21 @@ impl Commands {
         }
     }
 
-    /// Takes the bytes of a completed step of a Copy or Verify from its namespace's limit. Later commands wait for
-    /// them.
+    /// Takes the bytes of a completed step of a Copy or Verify from the limits of its namespace and its host. Later
+    /// commands wait for them.
     #[cold]
-    pub(crate) fn charge_step(&self, at: u32, now: impl FnOnce() -> Moment) {
+    pub(crate) fn charge_step(&self, at: u32, host: Option<&Nqn>, now: impl FnOnce() -> Moment) {
         let io = &self.ios[at as usize]; // CAST: widening.
-        let local = self.lists.noted(io.used);
-        if let Some(limiter) = local.and_then(|local| local.limiter.as_ref())
+        let local = self.lists.noted(io.used).filter(|local| local.is_limited);
+        if let (Some(local), Some(host)) = (local, host)
             && matches!(io.sqe.opcode, opcode::COPY | opcode::VERIFY)
         {
-            let bytes = io.moved.into();
-            limiter.reserve(now(), Cost { ios: 0, bytes });
+            let (now, bytes) = (now(), io.moved.into());
+            for stage in [Stage::Host, Stage::Namespace] {
+                if let Some(limiter) = local.limiter(stage, host) {
+                    limiter.reserve(now, Cost { ios: 0, bytes });
+                }
+            }
         }
     }
 }

@@ -1,23 +1,35 @@
-//! Locks of blocks, for compare and write.
+//! Locks: a command waits until no worker has certain other commands at a disk.
+//!
+//! A lock of a block is for compare and write, and delays writes at the block until it is unlocked. A lock of hosts is
+//! for Preempt and Abort, and delays nothing: the hosts' new commands are checked against the changed reservation.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::model::Namespace;
+use crate::model::{HostId, Namespace};
 
 /// A worker that has a command waiting for its own lock to take effect.
 pub(crate) trait LockOwner: Debug + Send + Sync {
-    /// Notifies the worker that no worker has a write at the block of command `io` any more.
+    /// Notifies the worker that no worker has a command at a disk any more that the lock of command `io` waits for.
     fn locked(&self, io: u32);
 }
 
-/// A locked block of a namespace. The lock takes effect when every worker has passed it, which means that the worker
-/// has no write at the block.
+/// Commands of a namespace that a lock waits for.
+#[derive(Debug)]
+pub(crate) enum Scope {
+    /// Writes at a block.
+    Block(u64),
+    /// Commands of hosts with these identifiers.
+    Hosts(Vec<HostId>),
+}
+
+/// A lock of a namespace. The lock takes effect when every worker has passed it, which means that the worker has no
+/// command of the lock's scope at a disk.
 #[derive(Debug)]
 pub(crate) struct Lock {
     namespace: Arc<Namespace>,
-    block: u64,
+    scope: Scope,
     /// Number of workers that have not passed the lock.
     busy: AtomicUsize,
     owner: Arc<dyn LockOwner>,
@@ -28,33 +40,42 @@ impl Lock {
     /// Makes a lock that `workers` workers must pass before command `io` of `owner` continues.
     pub(crate) fn new(
         namespace: &Arc<Namespace>,
-        block: u64,
+        scope: Scope,
         workers: usize,
         owner: Arc<dyn LockOwner>,
         io: u32,
     ) -> Self {
         Self {
             namespace: Arc::clone(namespace),
-            block,
+            scope,
             busy: AtomicUsize::new(workers),
             owner,
             io,
         }
     }
 
-    /// Records that one more worker has no write at the block. The last worker notifies the owner.
+    /// Records that one more worker has passed the lock. The last worker notifies the owner.
     pub(crate) fn pass(&self) {
         if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.owner.locked(self.io);
         }
     }
 
-    /// Returns the namespace of the block.
+    /// Returns the namespace of the lock.
     pub(crate) const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    pub(crate) const fn block(&self) -> u64 {
-        self.block
+    pub(crate) const fn scope(&self) -> &Scope {
+        &self.scope
     }
+}
+
+/// A lock that a worker has not passed, with the worker's commands that it waits for. Commands that begin later are not
+/// among them: those at a locked block wait, and those of preempted hosts are under the new reservation.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    pub lock: Arc<Lock>,
+    /// Indices of the commands.
+    pub busy: Vec<u32>,
 }

@@ -1,12 +1,13 @@
 //! The memory for the data of commands.
 //!
-//! Each command has its own page of 4 KiB, into which data in the capsule arrives, too. Longer data is in buffers of
-//! 128 KiB ([`super::buffers`]). A region of 128 KiB of zeros, which nothing writes, is the data of a null disk.
+//! Each command has its own page of 4 KiB, into which data in the capsule arrives, too. Longer data is in buffers
+//! ([`super::buffers`]), each as long as the data of an I/O may be. A region of zeros of the same length, which nothing
+//! writes, is the data of a null disk.
 
 use udapl::memory::DmaBuffer;
 use zerocopy::FromBytes;
 
-use crate::model::{IN_CAPSULE, MAX_TRANSFER};
+use crate::model::IN_CAPSULE;
 
 /// Length of a page in bytes. Disks need memory that is aligned to it.
 pub(crate) const PAGE: u32 = IN_CAPSULE;
@@ -29,9 +30,22 @@ pub(crate) struct Layout {
     pub pages_at: u32,
     /// Number of buffers. The zeros follow the last buffer.
     pub buffers: u32,
+    /// MDTS: the length of a buffer is 4 KiB shifted left by this number.
+    pub transfer_shift: u8,
 }
 
 impl Layout {
+    /// Returns the length of a buffer in bytes, which is the maximum length of the data of an I/O.
+    #[inline]
+    pub(crate) const fn buffer_bytes(self) -> u32 {
+        PAGE << self.transfer_shift
+    }
+
+    /// Returns the length of the second region in bytes.
+    pub(crate) const fn buffers_bytes(self) -> u32 {
+        (self.buffers + 1) * self.buffer_bytes()
+    }
+
     /// Returns the offset of a page in the first region, in bytes.
     #[inline]
     pub(crate) const fn page_at(self, io: u32) -> u32 {
@@ -43,8 +57,8 @@ impl Layout {
     pub(crate) const fn of(self, data: DataBuffer) -> (bool, u32) {
         match data {
             DataBuffer::Page(io) => (false, self.page_at(io)),
-            DataBuffer::Buffer(buffer) => (true, buffer * MAX_TRANSFER),
-            DataBuffer::Zeros => (true, self.buffers * MAX_TRANSFER),
+            DataBuffer::Buffer(buffer) => (true, buffer * self.buffer_bytes()),
+            DataBuffer::Zeros => (true, self.buffers * self.buffer_bytes()),
         }
     }
 }
@@ -64,6 +78,12 @@ impl Memory {
             buffers,
             layout,
         }
+    }
+
+    /// Returns the maximum length of the data of an I/O, in bytes.
+    #[inline]
+    pub(crate) const fn most_bytes(&self) -> u32 {
+        self.layout.buffer_bytes()
     }
 
     /// Returns the region that data is in, and its offset there in bytes.

@@ -50,7 +50,7 @@ pub(crate) use command::{Do, Event, Io, QueueId, WaitKey};
 pub(crate) use disks::Disks;
 pub(crate) use ended::Ended;
 pub(crate) use limits::Waiting;
-pub(crate) use lock::{Lock, LockOwner};
+pub(crate) use lock::{Fence, Lock, LockOwner, Scope};
 pub(crate) use memory::{DataBuffer, Layout, Memory, PAGE};
 pub(crate) use namespaces::LocalLists;
 pub(crate) use permit::{Issuer, check};
@@ -59,6 +59,7 @@ pub(crate) use state::{State, Step};
 use crate::nvme::Status;
 use crate::nvme::command::{ALL_NAMESPACES, FUSE, PSDT, PSDT_SGL, io as opcode};
 use command::Context;
+use namespaces::Local;
 use permit::{permit, status_of};
 
 /// The commands of a worker, with their namespaces, buffers and disks.
@@ -86,7 +87,7 @@ impl Commands {
             ios: (0..count)
                 .map(|number| Io::new(number, &is_any_lost))
                 .collect(),
-            lists: LocalLists::default(),
+            lists: LocalLists::new(memory.most_bytes()),
             buffers: Buffers::new(buffers),
             memory,
             disks,
@@ -212,18 +213,20 @@ impl Commands {
         io.disk_done(&self.memory)
     }
 
-    /// Flushes all namespaces. If the host may not flush one of them, flushes none.
+    /// Flushes all namespaces that the host sees. If the host may not flush one of them, flushes none.
     fn flush_all(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
+        let seen = |local: &&Local| local.is_visible_to(issuer.host);
         let refused = self
             .lists
             .all(issuer.list)
+            .filter(seen)
             .find_map(|local| permit(opcode::FLUSH, issuer, local).err());
         if let Some(status) = refused {
             return Do::Refuse(status);
         }
         let mut asked = 0;
-        for local in self.lists.all(issuer.list) {
+        for local in self.lists.all(issuer.list).filter(seen) {
             let operation = udapl::reactor::FileOperation::Sync;
             match self.disks.ask(&local.handle, operation, at) {
                 Ok(count) => asked += count,
@@ -293,6 +296,39 @@ impl Commands {
             }
             State::Free | State::Lost => false,
         }
+    }
+
+    /// Returns the command with this identifier, if it waits and nothing else uses it: for its time, for a buffer, or
+    /// for a locked block. It goes back to the state in which it can be refused. `is_of`: whether this is its queue.
+    #[cold]
+    pub(crate) fn abort(&mut self, is_of: impl Fn(QueueId) -> bool, cid: u16) -> Option<u32> {
+        let all = (0..).zip(&self.ios);
+        let mut waiting = all.filter_map(|(at, io)| {
+            let step = match io.state() {
+                State::Held => Step::Admit,
+                State::NeedBuffer => Step::BufferFree,
+                State::Blocked => Step::Unblock,
+                State::Free
+                | State::New
+                | State::Fetching
+                | State::ReadyToExecute
+                | State::Paired
+                | State::Locking
+                | State::Executing
+                | State::Executed
+                | State::ReadyToComplete
+                | State::Completing
+                | State::Lost => return None,
+            };
+            (is_of(io.queue) && io.sqe.cid.get() == cid).then_some((at, step))
+        });
+        let (at, step) = waiting.next()?;
+        drop(waiting);
+        self.end_wait(at);
+        self.buffers.forget(at);
+        self.blocked.retain(|one| *one != at);
+        self.ios[at as usize].step(step); // CAST: widening.
+        Some(at)
     }
 
     /// Returns whether a command was lost since the last `take_lost`.

@@ -5,9 +5,9 @@ use udapl::reactor::ReactorError;
 
 use super::buffers::Owner;
 use super::namespaces::Local;
-use crate::model::{COPY_BLOCKS, MAX_TRANSFER, Namespace, PortAccess, reservation_bytes};
+use crate::model::{COPY_BLOCKS, Namespace, PortAccess, reservation_bytes};
 use crate::nvme::command::{CopyRange, Range, io as opcode, writes};
-use crate::nvme::{Sqe, Status};
+use crate::nvme::{Nqn, Sqe, Status};
 
 /// Maximum number of ranges of Dataset Management.
 const RANGES: u32 = 256;
@@ -23,6 +23,8 @@ pub(crate) struct Issuer<'a> {
     pub access: &'a PortAccess,
     /// Identifier of the host.
     pub host_id: &'a [u8; 16],
+    /// Name of the host.
+    pub host: &'a Nqn,
     /// Party that the command's buffers are counted for.
     pub owner: Owner,
 }
@@ -48,15 +50,21 @@ pub(crate) const fn is_reservation(opcode: u8) -> bool {
     )
 }
 
-/// Checks whether a queue's host may execute a command on a namespace now, by the access of the port, reservations and
-/// write protection. Every step of a command on a disk is checked again. The model checks the reservation rules for
-/// reservation commands.
+/// Checks whether a queue's host may execute a command on a namespace now: whether it sees the namespace, and by the
+/// access of the port, reservations and write protection. Every step of a command on a disk is checked again. The model
+/// checks the reservation rules for reservation commands.
 #[inline]
 pub(crate) fn permit(opcode: u8, issuer: &Issuer<'_>, local: &Local) -> Result<(), Status> {
     let namespace = &*local.namespace;
-    issuer.access.check(namespace.group())?;
-    if !local.allows(issuer.host_id, opcode) && !is_reservation(opcode) {
-        return Err(Status::RESERVATION.dnr());
+    match &local.rules {
+        None => issuer.access.check(namespace.group())?,
+        Some(rules) => {
+            rules.check_visible(issuer.host)?;
+            issuer.access.check(namespace.group())?;
+            if !rules.allow(issuer.host_id, opcode) && !is_reservation(opcode) {
+                return Err(Status::RESERVATION.dnr());
+            }
+        }
     }
     if writes(opcode) && namespace.is_protected() {
         return Err(Status::WRITE_PROTECTED.dnr());
@@ -74,7 +82,7 @@ pub(crate) fn check(sqe: &Sqe, issuer: &Issuer<'_>, local: &Local) -> Result<u32
         opcode::READ | opcode::WRITE | opcode::COMPARE => {
             inside(namespace, sqe.first_block(), sqe.blocks().into())?;
             let bytes = sqe.blocks() << namespace.shift();
-            if bytes > MAX_TRANSFER {
+            if bytes > local.most_bytes {
                 return Err(Status::INVALID_FIELD.dnr());
             }
             Ok(bytes)

@@ -25,7 +25,7 @@
 //!    READY_TO_EXECUTE ---Lock----> LOCKING ---Locked----> READY_TO_EXECUTE     writes at the block are drained
 //! ```
 //!
-//! A command of a namespace with a limit ([`super::limits`]) may wait outside of NEW:
+//! A command of a namespace or a host with a limit ([`super::limits`]) may wait outside of NEW:
 //!
 //! ```text
 //!    NEW ---Hold---> HELD ---Admit---> NEW                                     it is not its time yet
@@ -50,9 +50,9 @@ pub(crate) enum State {
     Free,
     /// The command has been received.
     New,
-    /// The command waits for its time, because its namespace has a limit.
+    /// The command waits for its time, because its namespace or its host has a limit.
     Held,
-    /// The command waits for a buffer of 128 KiB.
+    /// The command waits for a buffer.
     NeedBuffer,
     /// The transport fetches the command's data from the host.
     Fetching,

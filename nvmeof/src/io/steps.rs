@@ -10,10 +10,9 @@
 
 use super::command::{Context, Do, Io, Operation};
 use super::memory::{DataBuffer, Memory};
-use super::permit::{check_copy, inside, permit};
+use super::permit::{check_copy, inside, is_reservation, permit};
 use super::work::{Copy, Work};
 use crate::disk::Handle;
-use crate::model::MAX_TRANSFER;
 use crate::nvme::Status;
 use crate::nvme::command::{CopyRange, Range, io as opcode};
 
@@ -56,8 +55,11 @@ impl Io {
         next.unwrap_or_else(Do::Refuse)
     }
 
-    /// Starts the read of the locked block of a pair, which is then compared.
+    /// Starts the read of the locked block of a pair, which is then compared. Completes a Preempt and Abort.
     pub(super) fn locked(&mut self, context: &Context<'_>) -> Do {
+        if is_reservation(self.sqe.opcode) {
+            return self.done();
+        }
         let locked = self.lock.as_ref().map(|lock| lock.namespace().serial());
         let now = context.local.namespace.serial();
         if locked != Some(now) {
@@ -175,7 +177,7 @@ impl Io {
         if next >= end {
             return Ok(self.done());
         }
-        let most = MAX_TRANSFER >> context.local.namespace.shift();
+        let most = context.memory.most_bytes() >> context.local.namespace.shift();
         let blocks = u32::try_from(end - next).map_or(most, |left| left.min(most));
         self.piece(context, next, blocks, false)
     }
@@ -220,7 +222,7 @@ impl Io {
         let Some((first, blocks)) = copy.ranges.get(copy.range).copied() else {
             return Ok(self.done());
         };
-        let most = MAX_TRANSFER >> context.local.namespace.shift();
+        let most = context.memory.most_bytes() >> context.local.namespace.shift();
         copy.blocks = (blocks - copy.done).min(most);
         let (blocks, is_writing) = (copy.blocks, copy.is_writing);
         let first = if is_writing {

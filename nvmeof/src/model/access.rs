@@ -127,7 +127,7 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the ANA log page: every group that has namespaces in the controller's subsystem. `only_groups` (RGO)
+    /// Returns the ANA log page: every group with namespaces that the controller's host sees. `only_groups` (RGO)
     /// omits the numbers of the namespaces.
     pub(super) fn access_page(&self, controller: &super::Controller, only_groups: bool) -> Answer {
         let (Some(port), Some(subsystem)) = (
@@ -140,7 +140,8 @@ impl Model {
         let mut groups = Vec::new();
         let mut count = 0;
         for group in 1..=GROUPS {
-            let members = subsystem.namespaces().filter(|one| one.group() == group);
+            let seen = subsystem.seen_by(controller.host());
+            let members = seen.filter(|one| one.group() == group);
             let members: Vec<u32> = members.map(|one| one.nsid()).collect();
             if members.is_empty() {
                 continue;

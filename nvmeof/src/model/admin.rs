@@ -5,6 +5,9 @@ use crate::nvme::command::{FUSE, PSDT, PSDT_SGL, admin};
 use crate::nvme::fabrics::kind;
 use crate::nvme::{Sqe, Status};
 
+/// Result of an Abort whose command was not aborted.
+pub const NOT_ABORTED: u64 = 1;
+
 impl Model {
     /// Carries out an admin command, or a Fabrics command other than Connect and the authentication commands. `room` is
     /// the number of bytes of data that the host accepts.
@@ -18,7 +21,9 @@ impl Model {
     ) -> Outcome {
         let answer = match self.carried_out(controller, queue, sqe, now) {
             Outcome::Answered(answer) => answer,
-            Outcome::Waits => return Outcome::Waits,
+            other @ (Outcome::Waits | Outcome::Preempted(_) | Outcome::Abort { .. }) => {
+                return other;
+            }
         };
         // CAST: widening.
         let answer = if answer.data.len() as u64 > u64::from(room) {
@@ -90,8 +95,15 @@ impl Model {
                 }
                 Status::EVENT_LIMIT.dnr().into()
             }
-            // Bit 0 set: the command was not aborted. Abort is best effort, and this target aborts nothing.
-            admin::ABORT => Answer::result(1),
+            admin::ABORT => {
+                let dword = sqe.cdw10.get();
+                // CAST: the low half, and the high half.
+                let (queue, cid) = ((dword & 0xffff) as u16, (dword >> 16) as u16);
+                if controller.connection_of(queue).is_some() {
+                    return Outcome::Abort { queue, cid };
+                }
+                Answer::result(NOT_ABORTED)
+            }
             _ => Status::INVALID_OPCODE.dnr().into(),
         };
         Outcome::Answered(answer)

@@ -48,6 +48,8 @@ pub struct Connected {
     pub party: Party,
     /// Identifier of the host.
     pub host_id: [u8; 16],
+    /// Name of the host.
+    pub host: Nqn,
     /// Namespaces of the subsystem; `None` for discovery.
     pub namespaces: Option<Arc<NamespaceList>>,
     /// Access of the port to the groups of the namespaces.
@@ -186,6 +188,7 @@ impl Model {
             entries: connect.size + 1,
             without_head: connect.without_head(),
             host_id: data.host_id,
+            host,
             namespaces,
             access,
         })
@@ -222,6 +225,7 @@ impl Model {
             now,
         });
         self.controllers.insert(id, controller);
+        self.limit_queues(id, QUEUES);
         Ok(id)
     }
 
@@ -233,6 +237,8 @@ impl Model {
         now: Moment,
     ) -> Result<u16, NotConnected> {
         let id = data.controller.get();
+        let of = self.subsystems.get(subsystem);
+        let queues = of.map_or(QUEUES, |of| of.config().queues);
         let theirs = |controller: &&mut Controller| {
             controller.subsystem() == subsystem && controller.host() == host
         };
@@ -241,7 +247,7 @@ impl Model {
         if *controller.host_id() != data.host_id {
             return Err(NotConnected::in_data(at::HOST_ID));
         }
-        if connect.queue > QUEUES || controller.is_discovery() {
+        if connect.queue > queues || controller.is_discovery() {
             return Err(NotConnected::in_command(at::QUEUE));
         }
         if !controller.is_ready() || !controller.add_queue(connect.queue, self.connections) {

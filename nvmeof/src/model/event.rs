@@ -107,6 +107,11 @@ impl Events {
         there_is_room
     }
 
+    /// Takes an event request back.
+    pub fn take_back(&mut self) {
+        self.requests = self.requests.saturating_sub(1);
+    }
+
     /// Adds an event, unless the host has not enabled its kind or one of its kind waits already. Returns whether an
     /// event request can be answered now.
     pub fn happened(&mut self, kind: Kind) -> bool {

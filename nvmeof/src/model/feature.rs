@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::event::{OF_DISCOVERY, SETTABLE_IO};
 use super::kept::{Kept, SENSOR_MASK};
-use super::{Answer, Controller, Model, Namespace, Subsystem};
+use super::{Answer, Controller, Model, Namespace};
 use crate::nvme::command::ALL_NAMESPACES;
 use crate::nvme::feature as id;
 use crate::nvme::{Sqe, Status};
@@ -189,20 +189,23 @@ impl Model {
         }
     }
 
-    /// Returns a namespace of a controller's subsystem.
+    /// Returns a namespace that a controller's host sees.
     fn namespace_of(&self, id: u16, nsid: u32) -> Result<Arc<Namespace>, Status> {
-        let found = self.namespace(self.controllers[&id].subsystem(), nsid);
-        found.map_err(|_| Status::INVALID_NAMESPACE.dnr())
+        let controller = &self.controllers[&id];
+        let of = self.subsystems.get(controller.subsystem());
+        let found = of.and_then(|of| of.namespace_of(controller.host(), nsid));
+        found.ok_or(Status::INVALID_NAMESPACE.dnr())
     }
 
-    /// Returns `nsid` if the controller's subsystem has that namespace. For NSID FFFFFFFFh, returns the numbers of all
-    /// namespaces of the subsystem.
+    /// Returns `nsid` if the controller's host sees that namespace. For NSID FFFFFFFFh, returns the numbers of all
+    /// namespaces that the host sees.
     pub(super) fn namespaces_of(&self, id: u16, nsid: u32) -> Result<Vec<u32>, Status> {
         if nsid != ALL_NAMESPACES {
             return self.namespace_of(id, nsid).map(|_| vec![nsid]);
         }
-        let of = self.subsystems.get(self.controllers[&id].subsystem());
-        let all = of.into_iter().flat_map(Subsystem::namespaces);
+        let controller = &self.controllers[&id];
+        let of = self.subsystems.get(controller.subsystem());
+        let all = of.into_iter().flat_map(|of| of.seen_by(controller.host()));
         Ok(all.map(|one| one.nsid()).collect())
     }
 
@@ -228,7 +231,7 @@ impl Model {
         if !namespace.protect(protected) {
             return Status::NOT_CHANGEABLE.dnr().into();
         }
-        self.namespace_changed(&subsystem, nsid);
+        self.namespace_changed(&subsystem, &namespace);
         Answer::done()
     }
 

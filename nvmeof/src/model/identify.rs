@@ -1,5 +1,7 @@
 //! Identify: the data structures that describe the controller and its namespaces.
 
+use std::sync::Arc;
+
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
@@ -44,21 +46,30 @@ impl Model {
                 _ => Status::INVALID_FIELD.dnr().into(),
             };
         };
-        let namespace = subsystem.namespace(nsid);
+        let namespace = subsystem.namespace_of(controller.host(), nsid);
         match (what, set) {
-            (cns::CONTROLLER, _) => Answer::data(io(controller, subsystem)),
+            (cns::CONTROLLER, _) => {
+                let port = self.ports.get(&controller.port());
+                let shift = port.map_or(MAX_TRANSFER_SHIFT, |port| port.transfer_shift);
+                Answer::data(io(controller, subsystem, shift))
+            }
             (cns::SET_CONTROLLER, 0) => Answer::data(nvm_controller()),
             (cns::ACTIVE_NAMESPACES, _) | (cns::SET_ACTIVE_NAMESPACES, 0) => {
                 if nsid >= ALL_NAMESPACES - 1 {
                     return Status::INVALID_NAMESPACE.dnr().into();
                 }
-                Answer::data(numbers(subsystem, nsid))
+                Answer::data(numbers(subsystem.seen_by(controller.host()), nsid))
             }
             (cns::SUBSYSTEM_CONTROLLERS, _) => {
-                Answer::data(self.controller_list(controller, sqe.cdw10.get() >> 16))
+                let from = sqe.cdw10.get() >> 16;
+                Answer::data(self.controller_list(controller, from, |_| true))
             }
             (cns::NAMESPACE_CONTROLLERS, _) => match namespace {
-                Some(_) => Answer::data(self.controller_list(controller, sqe.cdw10.get() >> 16)),
+                Some(one) => {
+                    let from = sqe.cdw10.get() >> 16;
+                    let sees = |other: &Controller| one.is_visible_to(other.host());
+                    Answer::data(self.controller_list(controller, from, sees))
+                }
                 None => Status::INVALID_NAMESPACE.dnr().into(),
             },
             (cns::NAMESPACE | cns::INDEPENDENT_NAMESPACE | cns::DESCRIPTORS, _)
@@ -82,12 +93,18 @@ impl Model {
 }
 
 impl Model {
-    /// Returns the list of the controllers of the same subsystem from number `from` on: their count, then their
-    /// numbers. Each controller has all namespaces of the subsystem.
-    fn controller_list(&self, of: &Controller, from: u32) -> Vec<u8> {
-        let same = self.controllers.values();
-        let same =
-            same.filter(|one| one.subsystem() == of.subsystem() && u32::from(one.id()) >= from);
+    /// Returns the list of the controllers of the same subsystem from number `from` on that fulfil a condition: their
+    /// count, then their numbers.
+    fn controller_list(
+        &self,
+        of: &Controller,
+        from: u32,
+        which: impl Fn(&Controller) -> bool,
+    ) -> Vec<u8> {
+        let all = self.controllers.values();
+        let same = all.filter(|one| {
+            one.subsystem() == of.subsystem() && u32::from(one.id()) >= from && which(one)
+        });
         let ids: Vec<u16> = same.map(Controller::id).take(BYTES / 2 - 1).collect();
         let mut list = Vec::with_capacity(BYTES);
         let count = u16::try_from(ids.len()).unwrap_or(u16::MAX);
@@ -107,12 +124,11 @@ fn nothing() -> Vec<u8> {
 fn common(controller: &Controller) -> identify::Controller {
     let mut said = identify::Controller::new_zeroed();
     said.firmware = padded(FIRMWARE);
-    said.max_transfer = MAX_TRANSFER_SHIFT;
     said.id = controller.id().into();
     said.version = VERSION.into();
     // The bits mean 128-bit host identifiers, and that any traffic keeps a controller alive.
     said.attributes = (1 | 1 << 6).into();
-    said.aborts = 3;
+    said.aborts = super::ABORTS - 1;
     said.event_requests = event::REQUESTS - 1;
     said.log_pages = 1 << 2;
     said.submission_entry = 0x66;
@@ -126,6 +142,7 @@ fn common(controller: &Controller) -> identify::Controller {
 
 fn discovery(controller: &Controller) -> Vec<u8> {
     let mut said = common(controller);
+    said.max_transfer = MAX_TRANSFER_SHIFT;
     said.serial = padded("discovery");
     said.model = padded("nvmeof discovery");
     said.kind = 2;
@@ -136,8 +153,9 @@ fn discovery(controller: &Controller) -> Vec<u8> {
     said.as_bytes().to_vec()
 }
 
-fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
+fn io(controller: &Controller, subsystem: &Subsystem, transfer_shift: u8) -> Vec<u8> {
     let mut said = common(controller);
+    said.max_transfer = transfer_shift;
     said.serial = padded(&subsystem.config().serial);
     said.model = padded(&subsystem.config().model);
     // The bits mean several ports, several controllers, and asymmetric access.
@@ -174,9 +192,9 @@ fn nvm_controller() -> Vec<u8> {
     nothing()
 }
 
-fn numbers(subsystem: &Subsystem, above: u32) -> Vec<u8> {
+fn numbers(namespaces: impl Iterator<Item = Arc<Namespace>>, above: u32) -> Vec<u8> {
     let mut list = Vec::with_capacity(BYTES);
-    let beyond = subsystem.namespaces().filter(|one| one.nsid() > above);
+    let beyond = namespaces.filter(|one| one.nsid() > above);
     for namespace in beyond.take(BYTES / 4) {
         list.extend_from_slice(U32::new(namespace.nsid()).as_bytes());
     }

@@ -1,23 +1,27 @@
-//! Limits of a namespace: how many I/Os and bytes per second its hosts get.
+//! Limits of namespaces and hosts: how many I/Os and bytes per second a namespace gives, or a host gets.
 //!
 //! Each rate has a schedule, as in the generic cell rate algorithm (ITU-T I.371): an I/O takes a time of the schedule,
 //! which follows from its size and the rate, and begins when the schedule is at most the burst ahead of the clock. So
 //! I/Os after an idle time begin at once until the burst is used up, and the others at the rate. An I/O may be larger
 //! than the burst: those that follow it wait longer then.
 //!
-//! All workers share the schedules. An I/O reserves its time when it arrives, so I/Os begin in the order in which they
-//! came, whichever worker has them. One that ends before its time has come gives it back.
+//! All workers share the schedules. A command of a host with a limit at a namespace with a limit reserves its time at
+//! both. An I/O reserves its time when it arrives, so I/Os begin in the order in which they came, whichever worker has
+//! them. One that ends before its time has come gives it back.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Moment;
 use crate::lines::nanos;
+use crate::nvme::Nqn;
 
 /// Nanoseconds of a second.
 const SECOND: u128 = 1_000_000_000;
 
-/// Limits of a namespace.
+/// Limits of a namespace, or of a host at a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// I/Os per second; `None` without a limit.
@@ -31,7 +35,7 @@ pub struct Limit {
 impl Limit {
     /// Lowest number of I/Os per second.
     pub const LEAST_IOS: u64 = 10;
-    /// Lowest number of bytes per second: a Read or a Write then takes a second at most.
+    /// Lowest number of bytes per second: a Read or a Write of 128 KiB then takes a second.
     pub const LEAST_BYTES: u64 = 128 << 10;
     /// Highest number of I/Os and bytes per second.
     pub const MOST: u64 = 1 << 40;
@@ -66,6 +70,8 @@ pub(crate) struct Limiter {
     /// End of the schedule of I/Os, and of that of bytes, in nanoseconds of the target's clock.
     ios: AtomicU64,
     bytes: AtomicU64,
+    /// Number of commands that waited. A host's limit counts here, because its commands are at many namespaces.
+    waited: AtomicU64,
 }
 
 impl Limiter {
@@ -74,7 +80,26 @@ impl Limiter {
             limit,
             ios: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
         }
+    }
+
+    /// Returns a limiter that takes the place of another, and goes on with its number of commands that waited.
+    fn after(limit: Limit, before: Option<&Arc<Self>>) -> Self {
+        let next = Self::new(limit);
+        let waited = before.map_or(0, |before| before.waited());
+        next.waited.store(waited, Ordering::Relaxed);
+        next
+    }
+
+    /// Records that a command waits.
+    pub(crate) fn note_wait(&self) {
+        self.waited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of commands that waited.
+    pub(crate) fn waited(&self) -> u64 {
+        self.waited.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn limit(&self) -> Limit {
@@ -124,6 +149,36 @@ impl Limiter {
             let _ = schedule.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |end| {
                 Some(end.saturating_sub(time))
             });
+        }
+    }
+}
+
+/// The limiters of the hosts of a subsystem, by name. Its namespaces share them, and each worker has a copy of the map.
+#[derive(Debug, Default)]
+pub(crate) struct HostLimits(Mutex<Arc<Limiters>>);
+
+/// Limiters by the name of the host.
+pub(crate) type Limiters = BTreeMap<Nqn, Arc<Limiter>>;
+
+impl HostLimits {
+    /// Returns the limiters.
+    pub(crate) fn all(&self) -> Arc<Limiters> {
+        let all = self.0.lock();
+        Arc::clone(&all.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets the limit of a host; `None` ends it.
+    pub(super) fn set(&self, host: &Nqn, limit: Option<Limit>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = Arc::make_mut(&mut all);
+        match limit {
+            Some(limit) => {
+                let next = Limiter::after(limit, all.get(host));
+                all.insert(host.clone(), Arc::new(next));
+            }
+            None => {
+                all.remove(host);
+            }
         }
     }
 }

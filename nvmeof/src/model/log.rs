@@ -81,8 +81,8 @@ impl Model {
             return Status::INTERNAL.into();
         };
         let namespaces: Vec<_> = match nsid {
-            0 | ALL_NAMESPACES => subsystem.namespaces().collect(),
-            one => match subsystem.namespace(one) {
+            0 | ALL_NAMESPACES => subsystem.seen_by(controller.host()).collect(),
+            one => match subsystem.namespace_of(controller.host(), one) {
                 Some(namespace) => vec![namespace],
                 None => return Status::INVALID_NAMESPACE.dnr().into(),
             },

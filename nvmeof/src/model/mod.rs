@@ -43,13 +43,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use access::{GROUPS, PortAccess};
+pub use admin::NOT_ABORTED;
 pub use authenticate::{AuthStep, PATIENCE as AUTHENTICATION_PATIENCE};
 use connect::HIGHEST_CONTROLLER;
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
 pub use limit::Limit;
-pub(crate) use limit::{Cost, Limiter};
+pub(crate) use limit::{Cost, Limiter, Limiters};
 pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use party::{Party, is_fair};
 pub(crate) use property::{CAPABILITIES, READY_WITHIN, VERSION};
@@ -64,10 +65,12 @@ use crate::nvme::{Nqn, Status};
 /// A time of the caller's clock, as the duration since the clock's start.
 pub type Moment = Duration;
 
-/// MDTS: the maximum length of the data of an I/O is 4 KiB shifted left by this number, which is 128 KiB.
+/// Default of MDTS: the maximum length of the data of an I/O is 4 KiB shifted left by this number, which is 128 KiB.
 pub const MAX_TRANSFER_SHIFT: u8 = 5;
-/// Maximum length of the data of an I/O, in bytes.
+/// Default of the maximum length of the data of an I/O, in bytes.
 pub const MAX_TRANSFER: u32 = 4096 << MAX_TRANSFER_SHIFT;
+/// Highest MDTS that a port can have: 1 MiB.
+pub const LARGEST_TRANSFER_SHIFT: u8 = 8;
 /// Maximum length of the data in a command capsule, in bytes.
 pub const IN_CAPSULE: u32 = 4096;
 /// Maximum number of entries of an I/O queue.
@@ -76,6 +79,9 @@ pub const QUEUE_ENTRIES: u16 = 128;
 pub const ADMIN_ENTRIES: u16 = 32;
 /// Maximum number of I/O queues of a controller.
 pub const QUEUES: u16 = 128;
+
+/// Maximum number of Aborts of a controller at a time (ACL, plus one).
+pub const ABORTS: u8 = 4;
 
 /// Number of a worker, which the caller assigns.
 pub type WorkerId = u32;
@@ -135,6 +141,17 @@ pub enum Outcome {
     Answered(Answer),
     /// The command is an event request, which waits for an event ([`Model::next_event`]).
     Waits,
+    /// The command is a Preempt and Abort that has succeeded. It is answered when no disk has a command of the
+    /// namespace any more that one of the preempted hosts, which have these identifiers, has sent before.
+    Preempted(Vec<HostId>),
+    /// The command is an Abort of a command of the same controller. Bit 0 of its result is clear if the command was
+    /// found and had not begun.
+    Abort {
+        /// Number of the queue of the command to be aborted.
+        queue: u16,
+        /// Identifier of the command.
+        cid: u16,
+    },
 }
 
 /// A message of the model to workers.
@@ -176,6 +193,8 @@ pub struct Port {
     pub addresses: Vec<SocketAddr>,
     /// Access of the port to groups of namespaces.
     pub access: Arc<PortAccess>,
+    /// MDTS of controllers at the port: the maximum length of the data of an I/O is 4 KiB shifted left by this number.
+    pub transfer_shift: u8,
 }
 
 /// The state of the target: subsystems, ports, controllers and authentications.
@@ -280,6 +299,18 @@ pub enum ModelError {
     },
 }
 
+/// Checks the maximum number of I/O queues of a subsystem's controllers.
+fn check_queues(queues: u16) -> Result<(), ModelError> {
+    if (1..=QUEUES).contains(&queues) {
+        return Ok(());
+    }
+    Err(ModelError::Range {
+        kind: "number of queues",
+        number: queues.into(),
+        most: QUEUES.into(),
+    })
+}
+
 impl ModelError {
     fn unknown(kind: &'static str, name: impl ToString) -> Self {
         Self::Unknown {
@@ -317,7 +348,7 @@ impl Model {
     /// Adds a subsystem.
     ///
     /// # Errors
-    /// The name is in use.
+    /// The name is in use, or the number of queues is out of range.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<(), ModelError> {
         if self.subsystems.contains_key(&config.name) {
             return Err(ModelError::Exists {
@@ -325,6 +356,7 @@ impl Model {
                 name: config.name.to_string(),
             });
         }
+        check_queues(config.queues)?;
         let subsystem = Subsystem::new(config);
         self.subsystems.insert(subsystem.name().clone(), subsystem);
         self.discovery_changed();
@@ -373,7 +405,8 @@ impl Model {
             }
         }
         let nsid = self.subsystem_mut(subsystem)?.add(config)?;
-        self.namespace_changed(subsystem, nsid);
+        let added = self.namespace(subsystem, nsid)?;
+        self.namespace_changed(subsystem, &added);
         Ok(nsid)
     }
 
@@ -385,8 +418,8 @@ impl Model {
     /// There is no such subsystem or namespace.
     pub fn remove_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<(), ModelError> {
         let removed = self.subsystem_mut(subsystem)?.remove(nsid)?;
-        self.removed.push(removed);
-        self.namespace_changed(subsystem, nsid);
+        self.removed.push(Arc::clone(&removed));
+        self.namespace_changed(subsystem, &removed);
         Ok(())
     }
 
@@ -451,9 +484,31 @@ impl Model {
                 id,
                 addresses,
                 access,
+                transfer_shift: MAX_TRANSFER_SHIFT,
             },
         );
         self.discovery_changed();
+        Ok(())
+    }
+
+    /// Sets MDTS of the controllers at a port: the maximum length of the data of an I/O is 4 KiB shifted left by this
+    /// number, 5 to 8. The workers of the port have buffers of that length
+    /// ([`WorkerConfig::transfer_shift`](crate::serve::WorkerConfig::transfer_shift)), and hosts read it when they
+    /// connect.
+    ///
+    /// # Errors
+    /// There is no such port, or the number is out of range.
+    pub fn set_transfer_shift(&mut self, id: u16, shift: u8) -> Result<(), ModelError> {
+        if !(MAX_TRANSFER_SHIFT..=LARGEST_TRANSFER_SHIFT).contains(&shift) {
+            return Err(ModelError::Range {
+                kind: "MDTS",
+                number: shift.into(),
+                most: LARGEST_TRANSFER_SHIFT.into(),
+            });
+        }
+        let port = self.ports.get_mut(&id);
+        port.ok_or_else(|| ModelError::unknown("port", id))?
+            .transfer_shift = shift;
         Ok(())
     }
 
@@ -528,6 +583,65 @@ impl Model {
             return Err(ModelError::Limit);
         }
         namespace.set_limit(limit);
+        Ok(())
+    }
+
+    /// Limits the I/Os and bytes per second of a host of a subsystem, at all its namespaces together; `None` ends the
+    /// limit. The host is one of those that may connect by name.
+    ///
+    /// # Errors
+    /// There is no such subsystem, the host is not listed, or a number of the limit is out of its range.
+    pub fn limit_host(
+        &self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        limit: Option<Limit>,
+    ) -> Result<(), ModelError> {
+        let of = self.subsystems.get(subsystem);
+        let of = of.ok_or_else(|| ModelError::unknown("subsystem", subsystem))?;
+        if !of.hosts().any(|listed| listed == host) {
+            return Err(ModelError::unknown("host", host));
+        }
+        if limit.is_some_and(|limit| !limit.is_valid()) {
+            return Err(ModelError::Limit);
+        }
+        of.limit_host(host, limit);
+        Ok(())
+    }
+
+    /// Sets the hosts that see a namespace; `None` for all hosts of its subsystem. Each connected host for which the
+    /// namespace appears or vanishes gets an event, and a host that does not see it any more is refused from now on.
+    ///
+    /// # Errors
+    /// There is no such subsystem or namespace.
+    pub fn set_hosts(
+        &mut self,
+        subsystem: &Nqn,
+        nsid: u32,
+        hosts: Option<BTreeSet<Nqn>>,
+    ) -> Result<(), ModelError> {
+        let namespace = self.namespace(subsystem, nsid)?;
+        let before = namespace.set_hosts(hosts);
+        let saw = |host: &Nqn| before.as_ref().is_none_or(|hosts| hosts.contains(host));
+        self.changed_for(subsystem, nsid, |host| {
+            saw(host) != namespace.is_visible_to(host)
+        });
+        Ok(())
+    }
+
+    /// Sets the maximum number of I/O queues of the controllers of a subsystem, and ends its controllers: their hosts
+    /// connect again, and are granted the new number. Does nothing if that is the number.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or the number is out of range.
+    pub fn set_queues(&mut self, subsystem: &Nqn, queues: u16) -> Result<(), ModelError> {
+        check_queues(queues)?;
+        let of = self.subsystem_mut(subsystem)?;
+        if of.config().queues == queues {
+            return Ok(());
+        }
+        of.set_queues(queues);
+        self.end_controllers(|one| one.subsystem() == subsystem);
         Ok(())
     }
 
@@ -612,7 +726,9 @@ impl Model {
     /// Limits the number of I/O queues that Set Features grants a controller, because there are no resources for more.
     pub fn limit_queues(&mut self, controller: u16, most: u16) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
-            controller.limit_queues(most);
+            let of = self.subsystems.get(controller.subsystem());
+            let of_all = of.map_or(QUEUES, |of| of.config().queues);
+            controller.limit_queues(most.min(of_all));
         }
     }
 
@@ -648,11 +764,20 @@ impl Model {
         }
     }
 
-    /// Notifies the hosts of a namespace that it has changed.
-    pub(crate) fn namespace_changed(&mut self, subsystem: &Nqn, nsid: u32) {
+    /// Notifies the hosts that see a namespace that it has changed.
+    pub(crate) fn namespace_changed(&mut self, subsystem: &Nqn, namespace: &Namespace) {
+        self.changed_for(subsystem, namespace.nsid(), |host| {
+            namespace.is_visible_to(host)
+        });
+    }
+
+    /// Notifies the hosts of a subsystem that fulfil a condition that a namespace has changed.
+    fn changed_for(&mut self, subsystem: &Nqn, nsid: u32, which: impl Fn(&Nqn) -> bool) {
         // Discovery controllers have no page of changed namespaces.
         let of_it = |controller: &&mut Controller| {
-            controller.subsystem() == subsystem && !controller.is_discovery()
+            controller.subsystem() == subsystem
+                && !controller.is_discovery()
+                && which(controller.host())
         };
         let changed = self.controllers.values_mut().filter(of_it);
         let ids: BTreeSet<u16> = changed
@@ -675,6 +800,13 @@ impl Model {
                 worker: controller.worker(),
                 controller: id,
             });
+        }
+    }
+
+    /// Takes an event request of a controller back, because its host has aborted it.
+    pub fn abort_event_request(&mut self, controller: u16) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.events.take_back();
         }
     }
 

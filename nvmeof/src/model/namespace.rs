@@ -1,11 +1,12 @@
 //! Namespaces: each is a disk with a number.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use uuid::Uuid;
 
-use super::limit::{Limit, Limiter};
+use super::limit::{HostLimits, Limit, Limiter, Limiters};
 use super::refusal::ModelResumeError as Error;
 use super::reservation::Reservations;
 use super::snapshot::NamespaceSnapshot;
@@ -24,6 +25,8 @@ pub struct NamespaceConfig {
     pub uuid: Uuid,
     /// Group of the namespace, for [`super::PortAccess`].
     pub group: u32,
+    /// Hosts that see the namespace; `None` if all hosts of the subsystem see it.
+    pub hosts: Option<BTreeSet<Nqn>>,
     /// Disk of the namespace.
     pub disk: Disk,
 }
@@ -39,10 +42,14 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
-    /// Number of changes of reservations, locks and limits. Workers have copies of these, and compare only this number.
+    /// Hosts that see the namespace; `None` if all hosts of the subsystem see it.
+    hosts: Mutex<Option<Arc<BTreeSet<Nqn>>>>,
+    /// Number of changes of hosts, reservations, locks and limits. Workers have copies of these, and compare only this
+    /// number.
     changes: AtomicU64,
     reservations: Mutex<Arc<Reservations>>,
     limiter: Mutex<Option<Arc<Limiter>>>,
+    host_limits: Arc<HostLimits>,
     /// Blocks that compare and write has locked against writes, each with the worker of the pair.
     locks: Mutex<Vec<(u64, WorkerId)>>,
     /// Counters of each worker, and the sums of the workers that have ended.
@@ -102,9 +109,10 @@ impl Done {
 }
 
 impl Namespace {
-    pub(super) fn new(nsid: u32, config: NamespaceConfig) -> Self {
+    pub(super) fn new(nsid: u32, config: NamespaceConfig, host_limits: &Arc<HostLimits>) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let blocks = config.disk.blocks().unwrap_or(0);
+        let is_plain = config.hosts.is_none() && host_limits.all().is_empty();
         Self {
             serial: MADE.fetch_add(1, Ordering::Relaxed),
             nsid,
@@ -113,8 +121,10 @@ impl Namespace {
             protected: AtomicBool::new(config.disk.is_read_only()),
             disk: config.disk,
             blocks: AtomicU64::new(blocks),
-            changes: AtomicU64::new(0),
+            hosts: Mutex::new(config.hosts.map(Arc::new)),
+            changes: AtomicU64::new((!is_plain).into()),
             limiter: Mutex::default(),
+            host_limits: Arc::clone(host_limits),
             locks: Mutex::default(),
             reservations: Mutex::default(),
             tallies: Mutex::default(),
@@ -210,7 +220,40 @@ impl Namespace {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the number of changes of reservations, locks and limits; 0 if there has never been one.
+    /// Returns the limiters of the subsystem's hosts.
+    #[must_use]
+    pub(crate) fn host_limits(&self) -> Arc<Limiters> {
+        self.host_limits.all()
+    }
+
+    /// Records that the limit of a host has changed.
+    pub(super) fn note_host_limit(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the hosts that see the namespace; `None` if all hosts of the subsystem see it.
+    #[must_use]
+    pub fn hosts(&self) -> Option<Arc<BTreeSet<Nqn>>> {
+        let hosts = self.hosts.lock();
+        hosts.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the hosts that see the namespace. Returns the former ones.
+    pub(super) fn set_hosts(&self, hosts: Option<BTreeSet<Nqn>>) -> Option<Arc<BTreeSet<Nqn>>> {
+        let mut now = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = core::mem::replace(&mut *now, hosts.map(Arc::new));
+        self.changes.fetch_add(1, Ordering::Release);
+        before
+    }
+
+    /// Returns whether a host of the subsystem sees the namespace.
+    #[must_use]
+    pub fn is_visible_to(&self, host: &Nqn) -> bool {
+        self.hosts().is_none_or(|hosts| hosts.contains(host))
+    }
+
+    /// Returns the number of changes of hosts, reservations, locks and limits; 0 if there has never been one, every
+    /// host sees the namespace, and no host has a limit.
     #[inline]
     #[must_use]
     pub fn changes(&self) -> u64 {

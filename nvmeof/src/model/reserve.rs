@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::reservation::{HostId, Kind, Notification, Request};
-use super::{Answer, Controller, Model, Outcome, event};
+use super::{Answer, Controller, Model, Namespace, Outcome, event};
 use crate::nvme::command::io;
 use crate::nvme::{Nqn, Sqe, Status};
 
@@ -14,6 +14,9 @@ pub(super) const CAPABILITIES: u8 = 0xfe;
 pub(super) const NOTICES: usize = 64;
 /// Mask of the notices that a host may mask: a bit for each of [`Notification`].
 pub(super) const MASKABLE: u32 = 0b1110;
+
+/// RACQA of Preempt and Abort.
+const PREEMPT_AND_ABORT: u32 = 2;
 
 /// Returns the length of the data that a host sends with a reservation command, in bytes.
 #[must_use]
@@ -43,8 +46,9 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
         }
         _ if ignores_key => Err(FIELD),
         (io::RESERVATION_ACQUIRE, 0) => Ok(Request::Acquire(key, kind()?)),
-        // Commands of the preempted host that are at a disk are not interrupted, but no new ones begin.
-        (io::RESERVATION_ACQUIRE, 1 | 2) => Ok(Request::Preempt(key, second, kind()?)),
+        (io::RESERVATION_ACQUIRE, 1 | PREEMPT_AND_ABORT) => {
+            Ok(Request::Preempt(key, second, kind()?))
+        }
         (io::RESERVATION_RELEASE, 0) => Ok(Request::Release(key, kind()?)),
         (io::RESERVATION_RELEASE, 1) => Ok(Request::Clear(key)),
         _ => Err(FIELD),
@@ -54,6 +58,9 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
 impl Model {
     /// Carries out a reservation command of an I/O queue. `data`: the one or two 64-bit words that the host sent with
     /// the command. `room`: number of bytes that the host accepts.
+    ///
+    /// Preempt and Abort interrupts no disk. Its answer waits instead until the disks have completed what the preempted
+    /// hosts have sent before ([`Outcome::Preempted`]). Their other commands are checked against the new reservation.
     pub fn reserve(
         &mut self,
         id: u16,
@@ -62,14 +69,28 @@ impl Model {
         data: [u64; 2],
         room: u32,
     ) -> Outcome {
-        let answer = self.reserved(id, sqe, data, room);
+        let mut preempted = Vec::new();
+        let answer = self.reserved(id, sqe, data, room, &mut preempted);
         if !answer.status.is_success() {
             self.note_error(id, queue, sqe, answer.status);
+        }
+        let aborts =
+            sqe.opcode == io::RESERVATION_ACQUIRE && sqe.cdw10.get() & 7 == PREEMPT_AND_ABORT;
+        if aborts && !preempted.is_empty() {
+            return Outcome::Preempted(preempted);
         }
         Outcome::Answered(answer)
     }
 
-    fn reserved(&mut self, id: u16, sqe: &Sqe, data: [u64; 2], room: u32) -> Answer {
+    /// Carries out a reservation command, and adds the hosts that it has preempted to `preempted`.
+    fn reserved(
+        &mut self,
+        id: u16,
+        sqe: &Sqe,
+        data: [u64; 2],
+        room: u32,
+        preempted: &mut Vec<HostId>,
+    ) -> Answer {
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
@@ -80,7 +101,7 @@ impl Model {
             sqe.nsid.get(),
         );
         let subsystem = self.subsystems.get(&name);
-        let Some(namespace) = subsystem.and_then(|one| one.namespace(nsid)) else {
+        let Some(namespace) = subsystem.and_then(|one| one.namespace_of(&owner, nsid)) else {
             return Status::INVALID_NAMESPACE.dnr().into();
         };
         if sqe.opcode == io::RESERVATION_REPORT {
@@ -92,7 +113,10 @@ impl Model {
         match done {
             Ok(notes) => {
                 for (whom, notification) in notes {
-                    self.note_reservation(&name, &whom, nsid, notification);
+                    if notification != Notification::Released {
+                        preempted.push(whom);
+                    }
+                    self.note_reservation(&name, &whom, &namespace, notification);
                 }
                 Answer::done()
             }
@@ -134,13 +158,18 @@ impl Model {
 
     fn note_reservation(
         &mut self,
-        subsystem: &crate::nvme::Nqn,
-        host: &[u8; 16],
-        nsid: u32,
+        subsystem: &Nqn,
+        host: &HostId,
+        namespace: &Namespace,
         notification: Notification,
     ) {
-        let theirs = self.controllers.values_mut();
-        let theirs = theirs.filter(|one| one.subsystem() == subsystem && one.host_id() == host);
+        let nsid = namespace.nsid();
+        let all = self.controllers.values_mut();
+        let theirs = all.filter(|one| {
+            one.subsystem() == subsystem
+                && one.host_id() == host
+                && namespace.is_visible_to(one.host())
+        });
         let ids: Vec<u16> = theirs
             .filter_map(|one| one.note_reservation(nsid, notification).then(|| one.id()))
             .collect();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use uuid::Uuid;
 
+use super::limit::{HostLimits, Limit, Limiters};
 use super::{ModelError, Namespace, NamespaceConfig};
 use crate::nvme::Nqn;
 
@@ -23,6 +24,8 @@ pub struct SubsystemConfig {
     pub model: String,
     /// True if any host may connect.
     pub any_host: bool,
+    /// Maximum number of I/O queues of a controller, 1 to [`QUEUES`](super::QUEUES).
+    pub queues: u16,
 }
 
 /// A subsystem: its configuration, the listed hosts and the namespaces.
@@ -30,6 +33,7 @@ pub struct SubsystemConfig {
 pub struct Subsystem {
     config: SubsystemConfig,
     hosts: BTreeSet<Nqn>,
+    host_limits: Arc<HostLimits>,
     namespaces: Arc<NamespaceList>,
 }
 
@@ -78,6 +82,7 @@ impl Subsystem {
         Self {
             config,
             hosts: BTreeSet::new(),
+            host_limits: Arc::default(),
             namespaces: Arc::default(),
         }
     }
@@ -110,7 +115,32 @@ impl Subsystem {
     }
 
     pub(super) fn forbid(&mut self, host: &Nqn) -> bool {
-        self.hosts.remove(host)
+        let was_listed = self.hosts.remove(host);
+        if was_listed {
+            self.limit_host(host, None);
+        }
+        was_listed
+    }
+
+    /// Returns the limiters of the hosts that have a limit.
+    pub(crate) fn host_limits(&self) -> Arc<Limiters> {
+        self.host_limits.all()
+    }
+
+    /// Limits the I/Os and bytes per second of a host at all namespaces together; `None` ends the limit.
+    pub(super) fn limit_host(&self, host: &Nqn, limit: Option<Limit>) {
+        let before = self.host_limits.all();
+        if before.get(host).map(|limiter| limiter.limit()) == limit {
+            return;
+        }
+        self.host_limits.set(host, limit);
+        for namespace in self.namespaces() {
+            namespace.note_host_limit();
+        }
+    }
+
+    pub(super) const fn set_queues(&mut self, queues: u16) {
+        self.config.queues = queues;
     }
 
     pub(crate) fn list(&self) -> Arc<NamespaceList> {
@@ -130,6 +160,16 @@ impl Subsystem {
         let (_, namespaces) = self.namespaces.snapshot();
         let at = usize::try_from(nsid.checked_sub(1)?).ok()?;
         namespaces.get(at)?.clone()
+    }
+
+    /// Returns the namespaces that a host sees, in the order of their numbers.
+    pub(super) fn seen_by(&self, host: &Nqn) -> impl Iterator<Item = Arc<Namespace>> {
+        self.namespaces().filter(move |one| one.is_visible_to(host))
+    }
+
+    /// Returns the namespace of this number; `None` if there is none that the host sees.
+    pub(super) fn namespace_of(&self, host: &Nqn, nsid: u32) -> Option<Arc<Namespace>> {
+        self.namespace(nsid).filter(|one| one.is_visible_to(host))
     }
 
     pub(super) fn by_uuid(&self, uuid: Uuid) -> Option<Arc<Namespace>> {
@@ -172,7 +212,7 @@ impl Subsystem {
                 name: nsid.to_string(),
             });
         }
-        namespaces[at] = Some(Arc::new(Namespace::new(nsid, config)));
+        namespaces[at] = Some(Arc::new(Namespace::new(nsid, config, &self.host_limits)));
         self.namespaces.change(namespaces);
         Ok(nsid)
     }

@@ -22,10 +22,10 @@ use super::queues::{Completion, Done, Submission};
 use super::registers::{ENABLE, Seen};
 use super::{Shared, SsdError};
 use crate::io::{
-    Commands, DataBuffer, Disks, Do, Event, Io, Issuer, Layout, Lock, LockOwner, Memory, Owner,
-    PAGE, QueueId, State, Step, check,
+    Commands, DataBuffer, Disks, Do, Event, Fence, Io, Issuer, Layout, Lock, LockOwner, Memory,
+    Owner, PAGE, QueueId, Scope, State, Step, check,
 };
-use crate::model::{Connected, MAX_TRANSFER, Moment, Notice, Outcome};
+use crate::model::{Connected, MAX_TRANSFER, MAX_TRANSFER_SHIFT, Moment, Notice, Outcome};
 use crate::nvme::command::{Direction, PSDT, PSDT_SGL, io as opcode};
 use crate::nvme::nqn::NqnError;
 use crate::nvme::sgl::Data;
@@ -175,7 +175,7 @@ pub(super) struct Engine {
     /// Identifiers of the event requests that wait.
     events: VecDeque<u16>,
     locked: Arc<Locked>,
-    fences: Vec<Arc<Lock>>,
+    fences: Vec<Fence>,
 }
 
 /// Returns the properties of a command's queue; `None` if the queue has ended.
@@ -186,6 +186,7 @@ fn issuer<'a>(submissions: &'a BTreeMap<u16, Submission>, io: &Io) -> Option<Iss
         list: queue.list,
         access: &queue.connected.access,
         host_id: &queue.connected.host_id,
+        host: &queue.connected.host,
         owner: Owner::default(),
     })
 }
@@ -203,14 +204,12 @@ impl Engine {
             let buffer = arena.alloc(bytes as usize, PAGE as usize);
             buffer.map_err(|error| memory(&error))
         };
-        let (pages, buffers) = (
-            alloc(COMMANDS * PAGE)?,
-            alloc((BUFFERS + 1) * MAX_TRANSFER)?,
-        );
         let layout = Layout {
             pages_at: 0,
             buffers: BUFFERS,
+            transfer_shift: MAX_TRANSFER_SHIFT,
         };
+        let (pages, buffers) = (alloc(COMMANDS * PAGE)?, alloc(layout.buffers_bytes())?);
         let disks = Disks::new(COMMANDS)?;
         let host = HOST.parse().map_err(|error: NqnError| memory(&error))?;
         Ok(Self {
@@ -487,8 +486,11 @@ impl Engine {
                 let owner = Arc::clone(&self.locked);
                 let lock = namespace
                     .lock(block, 0)
-                    .then(|| Arc::new(Lock::new(&namespace, block, 1, owner, at)));
-                self.fences.extend(lock.clone());
+                    .then(|| Arc::new(Lock::new(&namespace, Scope::Block(block), 1, owner, at)));
+                let fence = lock
+                    .clone()
+                    .map(|lock| self.commands.fence(lock, |_, _| true));
+                self.fences.extend(fence);
                 self.commands.lock(at, lock);
             }
             Do::Again => self.drive(at, Event::Again),
@@ -574,8 +576,13 @@ impl Engine {
         let outcome = model.reserve(controller, number, &sqe, keys, room);
         drop(model);
         let (mut status, mut result, mut data) = (Status::INTERNAL, 0, Vec::new());
-        if let Outcome::Answered(answer) = outcome {
-            (status, result, data) = (answer.status, answer.result, answer.data);
+        match outcome {
+            Outcome::Answered(answer) => {
+                (status, result, data) = (answer.status, answer.result, answer.data);
+            }
+            // An SSD has one host, so no other host has a command at a disk.
+            Outcome::Preempted(_) => status = Status::SUCCESS,
+            Outcome::Waits | Outcome::Abort { .. } => {}
         }
         if status.is_success()
             && !data.is_empty()
@@ -647,7 +654,9 @@ impl Engine {
             queue.under_way = queue.under_way.saturating_sub(1);
         }
         if let Some(lock) = self.commands.release(at) {
-            lock.namespace().unlock(lock.block());
+            if let Scope::Block(block) = lock.scope() {
+                lock.namespace().unlock(*block);
+            }
             for _ in 0..self.commands.blocked() {
                 let Some(at) = self.commands.unblock() else {
                     break;
@@ -675,13 +684,7 @@ impl Engine {
     fn continue_waiting(&mut self) -> bool {
         let mut has_moved = false;
         let commands = &self.commands;
-        self.fences.retain(|lock| {
-            let is_busy = commands.writes_at(lock);
-            if !is_busy {
-                lock.pass();
-            }
-            is_busy
-        });
+        self.fences.retain_mut(|fence| !commands.pass(fence));
         for at in self.locked.take() {
             let io = &self.commands.ios[at as usize]; // CAST: widening.
             let issuer = issuer(&self.submissions, io);

@@ -37,7 +37,7 @@ use driver::{Clock, Device, Interrupt, MessageMemory, RealClock, SharedMemory};
 use udapl::reactor::ReactorError;
 
 use crate::disk::DiskError;
-use crate::model::{Model, ModelError, NamespaceConfig, SubsystemConfig};
+use crate::model::{Model, ModelError, NamespaceConfig, QUEUES, SubsystemConfig};
 use crate::nvme::Nqn;
 use config_space::BAR_BYTES;
 use engine::Engine;
@@ -156,6 +156,7 @@ impl Ssd {
             serial: config.serial,
             model: config.model,
             any_host: true,
+            queues: QUEUES,
         })?;
         for namespace in namespaces {
             model.add_namespace(&subsystem, namespace)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Clock, Device, DmaBuffer, Function, Instant, RealClock};
-use hw_nvme::{Cause, Config, Controller, Ended, Piece, QueuePair, block_command, command};
+use hw_nvme::{Cause, Config, Controller, Ended, Event, Piece, QueuePair, block_command, command};
 use uuid::Uuid;
 
 use super::{Ssd, SsdConfig, SsdError};
@@ -25,6 +25,7 @@ fn namespace(nsid: u32, source: Source, shift: u8) -> NamespaceConfig {
         nsid: Some(nsid),
         uuid: Uuid::from_u128(nsid.into()),
         group: 1,
+        hosts: None,
         disk: Disk::open(source, shift, false).expect("a disk"),
     }
 }
@@ -42,6 +43,8 @@ fn function(ssd: &Arc<Ssd>) -> Function {
 fn open(ssd: &Arc<Ssd>) -> Controller {
     let config = Config {
         queues: 2,
+        // Some tests have a disk that ends no command.
+        shutdown_limit: Duration::from_millis(100),
         ..Config::default()
     };
     Controller::open(function(ssd), config).expect("it opens")
@@ -234,6 +237,27 @@ fn the_number_of_a_deleted_queue_is_used_again() {
     controller
         .delete_queue(second)
         .expect("nothing is outstanding");
+}
+
+#[test]
+fn a_namespace_that_is_added_is_an_event_for_the_driver() {
+    let ssd = ssd(Source::Memory(BYTES), 9);
+    let mut controller = open(&ssd);
+    assert_eq!(controller.next_event().expect("possible"), None);
+    for nsid in [2, 5] {
+        ssd.with(|model, name| {
+            let config = namespace(nsid, Source::Memory(BYTES), 12);
+            assert_eq!(model.add_namespace(name, config), Ok(nsid));
+        });
+        let event = loop {
+            if let Some(event) = controller.next_event().expect("possible") {
+                break event;
+            }
+            std::thread::yield_now();
+        };
+        let changed = Some(vec![nsid]);
+        assert_eq!(event, Event::Namespaces { changed });
+    }
 }
 
 #[test]

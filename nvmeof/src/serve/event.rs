@@ -7,6 +7,7 @@
 
 use super::error::WorkerError;
 use super::queue::Held;
+use super::search::Search;
 use super::worker::Worker;
 use crate::io::{QueueId, State};
 use crate::nvme::Status;
@@ -82,6 +83,24 @@ impl Worker {
         if let Some(controller) = queue.attached.as_ref().map(|one| one.controller) {
             self.report_events(controller);
         }
+    }
+
+    /// Answers the event request that an Abort names, if it waits. Returns whether it does.
+    pub(super) fn abort_event(&mut self, id: QueueId, search: &Search) -> bool {
+        let Some(held) = self.held.get_mut(&search.controller) else {
+            return false;
+        };
+        let is_it = |one: &Held| one.queue == id && one.cid == search.cid && !one.is_aborted;
+        let Some(mut request) = held.iter().position(is_it).and_then(|at| held.remove(at)) else {
+            return false;
+        };
+        request.is_aborted = true;
+        held.push_front(request);
+        let controller = search.controller;
+        self.target
+            .with(|model| model.abort_event_request(controller));
+        self.report_events(controller);
+        true
     }
 
     /// Answers the event requests of a controller that was reset, with Command Abort Requested.

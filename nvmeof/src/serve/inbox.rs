@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::io::{Lock, LockOwner};
+use super::search::{Search, SearchOwner};
+use crate::io::{Fence, Lock, LockOwner};
 use crate::model::Answer;
 
 /// A message to a worker.
@@ -31,13 +32,21 @@ pub(super) enum Message {
         /// True if the host has authenticated.
         is_known: bool,
     },
-    /// A worker wants to lock a block: the receiver confirms (`Lock::pass`) when it has no write to the block in
-    /// progress.
+    /// A worker has locked commands of a namespace: the receiver passes the lock when it has none of these at a disk.
     Fence(Arc<Lock>),
-    /// All workers have confirmed the lock of this command's block: no worker has a write to the block in progress.
+    /// All workers have passed the lock of this command.
     Locked(u32),
     /// A block was unlocked.
     Unlocked,
+    /// A host aborts a command: the receiver looks for it, and passes the search.
+    Abort(Arc<Search>),
+    /// All workers have looked for the command of this Abort.
+    Searched {
+        /// Index of the Abort.
+        io: u32,
+        /// True if the command was found and ended.
+        was_found: bool,
+    },
     /// A hold of the target has begun or ended, or all workers have become quiet.
     Hold,
     /// The worker must stop.
@@ -102,6 +111,8 @@ impl Inbox {
             | Message::Authenticated { .. }
             | Message::Fence(_)
             | Message::Locked(_)
+            | Message::Abort(_)
+            | Message::Searched { .. }
             | Message::Stop => true,
             Message::Event(_) | Message::Unlocked | Message::Hold => false,
         })
@@ -125,13 +136,18 @@ impl LockOwner for Inbox {
     }
 }
 
-/// Lock requests that this worker must confirm, its own among them. When the worker ends, it confirms all that are
-/// pending.
+impl SearchOwner for Inbox {
+    fn searched(&self, io: u32, was_found: bool) {
+        self.put(Message::Searched { io, was_found });
+    }
+}
+
+/// Locks that this worker must pass, its own among them. When the worker ends, it passes all that are pending.
 #[derive(Debug)]
 pub(super) struct Membership {
     pub inbox: Arc<Inbox>,
-    /// Locks that this worker has not confirmed, because it has writes to their blocks in progress.
-    pub fences: Vec<Arc<Lock>>,
+    /// Locks that this worker has not passed.
+    pub fences: Vec<Fence>,
     /// True if the worker was parked: its inbox stays open.
     is_parked: bool,
 }
@@ -157,11 +173,22 @@ impl Drop for Membership {
             return;
         }
         for message in self.inbox.close() {
-            if let Message::Fence(lock) = message {
-                lock.pass();
+            match message {
+                Message::Fence(lock) => lock.pass(),
+                Message::Abort(search) => search.pass(false),
+                Message::Event(_)
+                | Message::Reset(..)
+                | Message::Over(_)
+                | Message::Queue(_)
+                | Message::Authenticated { .. }
+                | Message::Locked(_)
+                | Message::Unlocked
+                | Message::Searched { .. }
+                | Message::Hold
+                | Message::Stop => {}
             }
         }
-        self.fences.drain(..).for_each(|lock| lock.pass());
+        self.fences.drain(..).for_each(|one| one.lock.pass());
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)
 //!                    one of each for every command, and responses to event requests behind those of commands
-//!   second region    buffers (128 KiB each) | zeros (128 KiB), which nothing writes: the data of a null disk
+//!   second region    buffers (128 KiB to 1 MiB each) | zeros (as long), which nothing writes: the data of a null disk
 //! ```
 //!
 //! A receive has two segments: the command goes to a 64-byte capsule, and the in-capsule data to a page. So the data is
@@ -13,10 +13,10 @@ use udapl::memory::{DmaBuffer, LmrHandle, LmrSlice, MemType, PzHandle, alloc_buf
 use udapl::{DatError, DmaMemory, Ia, MemPrivFlags};
 use zerocopy::IntoBytes;
 
+use super::config::WorkerConfig;
 use super::error::WorkerError;
 use crate::io;
 use crate::io::{DataBuffer, Layout, PAGE};
-use crate::model::MAX_TRANSFER;
 use crate::nvme::Sqe;
 pub(super) use crate::nvme::command::BYTES as COMMAND;
 pub(super) use crate::nvme::completion::BYTES as RESPONSE;
@@ -88,29 +88,30 @@ pub(super) struct Memory {
     responses: Vec<LmrSlice>,
 }
 
-/// Returns the layout of the memory for `ios` commands, `responses` responses and `buffers` buffers.
-const fn layout(ios: u32, responses: u32, buffers: u32) -> Layout {
+/// Returns the layout of a worker's memory, for `ios` commands and `responses` responses.
+const fn layout(ios: u32, responses: u32, config: WorkerConfig) -> Layout {
     Layout {
         pages_at: (ios * COMMAND + responses * RESPONSE).next_multiple_of(PAGE),
-        buffers,
+        buffers: config.buffers,
+        transfer_shift: config.transfer_shift,
     }
 }
 
 /// Returns the lengths of the two regions.
 const fn bytes_of(layout: Layout, ios: u32) -> [u32; 2] {
-    [layout.page_at(ios), (layout.buffers + 1) * MAX_TRANSFER]
+    [layout.page_at(ios), layout.buffers_bytes()]
 }
 
 impl Memory {
-    /// Allocates memory for `ios` commands, `responses` responses (including one for each command) and `buffers`
-    /// buffers.
+    /// Allocates memory for `ios` commands, `responses` responses (including one for each command) and the buffers of
+    /// `config`.
     pub(super) fn new(
         ia: &mut Ia,
         zone: PzHandle,
         (ios, responses): (u32, u32),
-        buffers: u32,
+        config: WorkerConfig,
     ) -> Result<Self, WorkerError> {
-        let layout = layout(ios, responses, buffers);
+        let layout = layout(ios, responses, config);
         // Memory of an arena is zeroed.
         let regions = bytes_of(layout, ios).map(|bytes| Region::new(ia, zone, bytes));
         let [places, buffers] = regions;
@@ -123,9 +124,9 @@ impl Memory {
         zone: PzHandle,
         lmrs: [LmrHandle; 2],
         (ios, responses): (u32, u32),
-        buffers: u32,
+        config: WorkerConfig,
     ) -> Result<Option<Self>, DatError> {
-        let layout = layout(ios, responses, buffers);
+        let layout = layout(ios, responses, config);
         let [places_bytes, buffers_bytes] = bytes_of(layout, ios);
         let places = Region::of(ia, zone, lmrs[0], places_bytes)?;
         let buffers = Region::of(ia, zone, lmrs[1], buffers_bytes)?;

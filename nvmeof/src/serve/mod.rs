@@ -16,8 +16,10 @@
 //! the data of their worker. For every other command the worker calls the model. If another worker must act as a result
 //! (to end a connection, to report an event), [`Target`] sends that worker a message.
 
+mod abort;
 mod admission;
 mod authenticate;
+mod config;
 mod connection;
 mod error;
 mod event;
@@ -29,13 +31,15 @@ mod parking;
 mod queue;
 mod receive;
 mod respond;
+mod search;
 mod target;
 mod times;
 mod worker;
 
 pub use admission::Room;
+pub use config::WorkerConfig;
 pub use error::WorkerError;
 pub use parking::{WorkerParkError, WorkerResumeError, WorkerSnapshot};
 pub use target::{Over, Target, TargetParkError, TargetResumeError, TargetSnapshot};
 pub use times::{KINDS, Took};
-pub use worker::{Served, Worker, WorkerConfig};
+pub use worker::{Served, Worker};

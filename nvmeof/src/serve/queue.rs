@@ -17,6 +17,7 @@ use udapl::EpHandle;
 use super::admission::Share;
 use crate::io::{Issuer, QueueId};
 use crate::model::{Connected, Moment, Party, Place, PortAccess};
+use crate::nvme::Nqn;
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,8 @@ pub(super) struct Attached {
     pub entries: u16,
     pub without_head: bool,
     pub host_id: [u8; 16],
+    /// Name of the host.
+    pub host: Nqn,
     /// True until the queue has authenticated; other commands are refused.
     pub must_authenticate: bool,
     /// Number of the worker's namespace list for the subsystem; `None` for discovery.
@@ -91,6 +94,7 @@ impl Attached {
             entries: connected.entries,
             without_head: connected.without_head,
             host_id: connected.host_id,
+            host: connected.host.clone(),
             must_authenticate: connected.must_authenticate,
             list,
             party: connected.party.clone(),
@@ -115,6 +119,8 @@ pub(super) struct Queue {
     pub outstanding: u32,
     /// Number of outstanding event requests, whose command slots are free already.
     pub held: u32,
+    /// Number of Aborts whose commands are being looked for.
+    pub aborts: u32,
     /// True while an event is being reported; only one is reported at a time.
     pub is_reporting: bool,
     /// Commands that came before the event that the connection is established.
@@ -155,6 +161,7 @@ impl Queue {
             list: attached.list?,
             access: &attached.access,
             host_id: &attached.host_id,
+            host: &attached.host,
             owner: self.share.owner,
         })
     }
@@ -246,6 +253,7 @@ impl Queues {
             entries: place.entries,
             outstanding: 0,
             held: 0,
+            aborts: 0,
             is_reporting: false,
             early: Vec::new(),
             fused: None,

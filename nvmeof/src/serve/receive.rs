@@ -1,5 +1,7 @@
 //! Commands: how they are received, and the steps of their execution.
 
+use std::sync::Arc;
+
 use udapl::error::ReturnType;
 use udapl::memory::RmrTriplet;
 use udapl::{CompletionFlags, EpHandle};
@@ -10,7 +12,7 @@ use super::layout::COMMAND;
 use super::queue::{Attached, Queue, State, Step as QueueStep};
 use super::worker::{Worker, cookie, kind};
 use crate::io::{Commands, DataBuffer, Do, Event, Io, PAGE, QueueId, State as IoState, Step};
-use crate::model::{Answer, Connected, MAX_TRANSFER, Moment, Outcome};
+use crate::model::{Answer, Connected, HostId, Moment, Outcome};
 use crate::nvme::Status;
 use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
@@ -334,7 +336,9 @@ impl Worker {
                 Ok(())
             }
             Do::Again => {
-                self.commands.charge_step(at, || self.target.now());
+                let queue = self.queues.get(self.commands.ios[at as usize].queue); // CAST: widening.
+                let host = queue.and_then(Queue::issuer).map(|issuer| issuer.host);
+                self.commands.charge_step(at, host, || self.target.now());
                 self.drive(at, Event::Again)
             }
             Do::Limit => {
@@ -551,7 +555,7 @@ impl Worker {
         // An authentication message must fit into a page, so the command occupies no buffer while its step waits.
         let is_authentication = io.sqe.opcode == admin::FABRICS
             && io.sqe.fabrics_type() == fabrics::AUTHENTICATION_RECEIVE;
-        if room > MAX_TRANSFER || is_authentication && room > PAGE {
+        if room > self.commands.memory.most_bytes() || is_authentication && room > PAGE {
             return self.refuse(at, Status::SGL_LENGTH.dnr());
         }
         if io.buffer.is_none() && room > PAGE {
@@ -611,9 +615,31 @@ impl Worker {
         });
         match outcome {
             Outcome::Waits => self.hold(at, controller)?,
+            Outcome::Preempted(hosts) => self.wait_for_preempted(at, hosts)?,
+            Outcome::Abort { queue, cid } => self.begin_abort(at, (controller, queue, cid))?,
             Outcome::Answered(answer) => self.answer_with(at, &answer),
         }
         Ok(())
+    }
+
+    /// Lets a Preempt and Abort wait until no worker has a command of the preempted hosts at the namespace's disk.
+    #[cold]
+    fn wait_for_preempted(&mut self, at: u32, hosts: Vec<HostId>) -> Result<(), WorkerError> {
+        let io = &self.commands.ios[at as usize]; // CAST: widening.
+        let nsid = io.sqe.nsid.get();
+        let issuer = self.queues.get(io.queue).and_then(Queue::issuer);
+        let lists = &mut self.commands.lists;
+        let local = issuer.and_then(|issuer| lists.namespace(issuer.list, nsid));
+        let namespace = local.map(|local| Arc::clone(&local.namespace));
+        let lock = namespace.and_then(|it| self.target.lock_hosts(&it, hosts, self.id, at));
+        match lock {
+            Some(lock) => {
+                self.commands.lock(at, Some(lock));
+                Ok(())
+            }
+            // The namespace was removed meanwhile.
+            None => self.refuse(at, Status::INVALID_NAMESPACE.dnr()),
+        }
     }
 
     /// Answers a command with the model's answer. The answer's data fits into the host's buffer.

@@ -296,7 +296,7 @@ impl Worker {
         }
     }
 
-    /// Continues the command that locked a block: no worker has a write to the block in progress.
+    /// Continues a command whose lock all workers have passed.
     pub(super) fn locked(&mut self, at: u32) -> Result<(), WorkerError> {
         let queue = self.queues.get(self.commands.ios[at as usize].queue); // CAST: widening.
         let queue = queue.filter(|queue| queue.state() != State::Ending);
@@ -305,22 +305,22 @@ impl Worker {
         self.carry_out(at, act)
     }
 
-    /// Handles the request of a worker (this one or another) to lock a block for a fused pair.
+    /// Handles a lock of a worker, this one or another.
     pub(super) fn fence(&mut self, lock: std::sync::Arc<crate::io::Lock>) {
-        self.membership.fences.push(lock);
+        let fence = self.commands.fence(lock, |id, hosts| {
+            let queue = self.queues.get(id);
+            let attached = queue.and_then(|queue| queue.attached.as_ref());
+            attached.is_none_or(|one| hosts.contains(&one.host_id))
+        });
+        self.membership.fences.push(fence);
         self.pass_fences();
     }
 
-    /// Confirms the lock requests for blocks to which this worker has no write in progress.
+    /// Passes the locks whose commands this worker has at no disk any more.
     pub(super) fn pass_fences(&mut self) {
         let commands = &self.commands;
-        self.membership.fences.retain(|lock| {
-            let is_busy = commands.writes_at(lock);
-            if !is_busy {
-                lock.pass();
-            }
-            is_busy
-        });
+        let fences = &mut self.membership.fences;
+        fences.retain_mut(|fence| !commands.pass(fence));
     }
 
     /// Retries the commands that were blocked by a lock, because a block was unlocked.
@@ -343,11 +343,12 @@ mod tests {
 
     use udapl::{OpenOptions, ia_open};
 
+    use super::super::config::WorkerConfig;
     use super::super::queue::Attached;
     use super::super::target::Target;
-    use super::super::worker::WorkerConfig;
     use super::*;
     use crate::model::{Party, Place};
+    use crate::nvme::Nqn;
 
     /// Lines about disks have budgets of their own, which only hosts with a controller can use up.
     #[test]
@@ -380,6 +381,7 @@ mod tests {
             entries: 2,
             without_head: false,
             host_id: [0; 16],
+            host: Nqn::discovery(),
             must_authenticate: false,
             list: None,
             party: Party::Source(source),

@@ -11,11 +11,12 @@ use super::admission::Room;
 use super::hold::Hold;
 use super::inbox::{Inbox, Membership, Message};
 use super::lanes::Waiting;
+use super::search::Search;
 use super::times::{KINDS, Times, Took};
-use crate::io::{Disks, Lock};
+use crate::io::{Disks, Lock, Scope};
 use crate::model::{
-    Model, ModelError, ModelParkError, ModelResumeError, ModelSnapshot, Moment, Namespace, Notice,
-    WorkerId,
+    HostId, Model, ModelError, ModelParkError, ModelResumeError, ModelSnapshot, Moment, Namespace,
+    Notice, WorkerId,
 };
 use crate::nvme::Nqn;
 
@@ -110,7 +111,8 @@ struct Shared {
     hold: Mutex<Hold>,
     /// Port and capacity of each worker.
     rooms: Mutex<BTreeMap<WorkerId, (u16, Room)>>,
-    began: Instant,
+    /// Time of the creation; `None` if only `Target::advance` advances the clock.
+    began: Option<Instant>,
     /// Nanoseconds by which `Target::advance` has advanced the clock.
     ahead: AtomicU64,
 }
@@ -128,6 +130,16 @@ impl Target {
         Self::at(model, 0, Vec::new(), Hold::default())
     }
 
+    /// Creates a target whose clock is advanced by [`Self::advance`] alone, for simulations in virtual time.
+    #[must_use]
+    pub fn with_own_clock(model: Model) -> Self {
+        let mut target = Self::new(model);
+        if let Some(shared) = Arc::get_mut(&mut target.0) {
+            shared.began = None;
+        }
+        target
+    }
+
     /// Creates a target whose clock is at this time.
     fn at(model: Model, ahead: u64, inboxes: Vec<Option<Arc<Inbox>>>, hold: Hold) -> Self {
         Self(Arc::new(Shared {
@@ -137,7 +149,7 @@ impl Target {
             counts: Mutex::default(),
             waiting: Waiting::default(),
             rooms: Mutex::default(),
-            began: Instant::now(),
+            began: Some(Instant::now()),
             ahead: AtomicU64::new(ahead),
         }))
     }
@@ -183,7 +195,7 @@ impl Target {
             error: error.to_string(),
         })?;
         if has_changed {
-            self.with(|model| model.namespace_changed(subsystem, nsid));
+            self.with(|model| model.namespace_changed(subsystem, &namespace));
         }
         Ok(namespace.blocks())
     }
@@ -191,7 +203,8 @@ impl Target {
     /// Returns the time since the target was created. The model's times are in this clock.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.0.began.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
+        let elapsed = self.0.began.map_or(Duration::ZERO, |began| began.elapsed());
+        elapsed + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
     }
 
     /// Advances the model's clock. For programs with a clock of their own, such as tests.
@@ -390,26 +403,51 @@ impl Target {
         if !namespace.lock(block, worker) {
             return None;
         }
-        let workers = inboxes.iter().flatten();
-        let lock = Arc::new(Lock::new(
-            namespace,
-            block,
-            workers.clone().count(),
-            owner,
-            io,
-        ));
-        for inbox in workers {
-            if !inbox.put(Message::Fence(Arc::clone(&lock))) {
-                lock.pass();
-            }
-        }
-        Some(lock)
+        Some(announce(&inboxes, |workers| {
+            Lock::new(namespace, Scope::Block(block), workers, owner, io)
+        }))
     }
 
-    /// Unlocks a block, and notifies all workers.
+    /// Locks hosts for a command of a worker. The worker gets [`Message::Locked`] when the disk of the namespace has
+    /// completed the commands that the hosts have sent before. `None` if the worker has ended.
+    pub(super) fn lock_hosts(
+        &self,
+        namespace: &Arc<Namespace>,
+        hosts: Vec<HostId>,
+        worker: WorkerId,
+        io: u32,
+    ) -> Option<Arc<Lock>> {
+        let inboxes = self.inboxes();
+        let owner = inboxes.get(worker as usize)?.clone()?; // CAST: widening.
+        Some(announce(&inboxes, |workers| {
+            Lock::new(namespace, Scope::Hosts(hosts), workers, owner, io)
+        }))
+    }
+
+    /// Asks all workers to look for a command of a controller's queue, for the Abort that is command `io` of a worker.
+    /// The worker gets [`Message::Searched`]. Returns false if the worker has ended.
+    pub(super) fn search(&self, of: (u16, u16, u16), worker: WorkerId, io: u32) -> bool {
+        let inboxes = self.inboxes();
+        // CAST: widening.
+        let Some(owner) = inboxes.get(worker as usize).cloned().flatten() else {
+            return false;
+        };
+        let workers = inboxes.iter().flatten();
+        let search = Arc::new(Search::new(of, workers.clone().count(), (owner, io)));
+        for inbox in workers {
+            if !inbox.put(Message::Abort(Arc::clone(&search))) {
+                search.pass(false);
+            }
+        }
+        true
+    }
+
+    /// Ends a lock. If it is one of a block, unlocks the block, and notifies all workers.
     pub(super) fn unlock(&self, lock: &Lock) {
-        lock.namespace().unlock(lock.block());
-        self.announce_unlocked();
+        if let Scope::Block(block) = lock.scope() {
+            lock.namespace().unlock(*block);
+            self.announce_unlocked();
+        }
     }
 
     /// Notifies all workers that a block was unlocked.
@@ -593,6 +631,18 @@ impl Drop for Member {
             self.target.announce(&Message::Hold);
         }
     }
+}
+
+/// Announces a lock to all workers. `of` makes the lock for a number of workers.
+fn announce(inboxes: &[Option<Arc<Inbox>>], of: impl FnOnce(usize) -> Lock) -> Arc<Lock> {
+    let workers = inboxes.iter().flatten();
+    let lock = Arc::new(of(workers.clone().count()));
+    for inbox in workers {
+        if !inbox.put(Message::Fence(Arc::clone(&lock))) {
+            lock.pass();
+        }
+    }
+    lock
 }
 
 /// Returns the numbers of the workers that have not ended.

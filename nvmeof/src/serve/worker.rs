@@ -19,7 +19,8 @@ use udapl::{
     Ia, PspFlags, explain, ia_close,
 };
 
-use super::admission::{Admission, event_places, most_ios, places};
+use super::admission::{Admission, event_places, places};
+use super::config::WorkerConfig;
 use super::error::WorkerError;
 use super::hold::{Arrived, Pause};
 use super::inbox::{Inbox, Membership, Message};
@@ -66,59 +67,6 @@ fn parts_of(cookie: DtoCookie) -> (u32, u64) {
 fn received_bytes(done: &DtoCompletion, succeeded: bool) -> Option<u32> {
     let bytes = u32::try_from(done.transferred_length).unwrap_or(0);
     if succeeded { Some(bytes) } else { None }
-}
-
-/// Configuration of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerConfig {
-    /// Number of the model's port that the worker serves.
-    pub port: u16,
-    /// Service (TCP port number) at which the worker listens.
-    pub service: u16,
-    /// Number of entries that the queues of all hosts together may have at this worker. A queue that does not fit is
-    /// refused (`src/serve/admission.rs`).
-    pub ios: u32,
-    /// Number of buffers of 128 KiB, for data that is longer than a page.
-    pub buffers: u32,
-    /// Number of iterations without an event after which the worker sleeps.
-    pub spin: u32,
-}
-
-impl Default for WorkerConfig {
-    fn default() -> Self {
-        Self {
-            port: 1,
-            service: 4420,
-            ios: 2048,
-            buffers: 32,
-            spin: 64,
-        }
-    }
-}
-
-impl WorkerConfig {
-    /// Checks the numbers, for an adapter with SRQs of at most `receives` receives.
-    pub(super) fn check(&self, receives: u32) -> Result<(), WorkerError> {
-        /// Upper limit of `ios`, so that offsets in the region of capsules, responses and pages fit into 32 bits.
-        const IOS: u32 = 1 << 16;
-        /// Upper limit of `buffers`, so that offsets in the region of buffers fit into 32 bits.
-        const BUFFERS: u32 = 1 << 14;
-        for (what, number, least, most) in [
-            ("ios", self.ios, 2, IOS.min(most_ios(receives))),
-            // A Compare occupies two buffers.
-            ("buffers", self.buffers, 2, BUFFERS),
-        ] {
-            if !(least..=most).contains(&number) {
-                return Err(WorkerError::Range {
-                    what,
-                    number,
-                    least,
-                    most,
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Event streams of a worker's EVD.
@@ -206,7 +154,7 @@ impl Worker {
         let events = ia.evd_create(4 * places + 2 * responses, STREAMS)?;
         let srq = ia.srq_create(zone, srq_attr(places))?;
         let all = places + responses;
-        let memory = Memory::new(&mut ia, zone, (places, all), config.buffers)?;
+        let memory = Memory::new(&mut ia, zone, (places, all), config)?;
         let mut disks = Disks::new(all)?;
         let pinned = disks.pin(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()])?;
         let inbox = Arc::new(Inbox::new()?);
@@ -514,6 +462,8 @@ impl Worker {
             Message::Fence(lock) => self.fence(lock),
             Message::Locked(io) => self.locked(io)?,
             Message::Unlocked => self.unlocked()?,
+            Message::Abort(search) => self.look_for(&search)?,
+            Message::Searched { io, was_found } => self.searched(io, was_found)?,
             Message::Reset(controller, last) => self.controller_reset(controller, last)?,
             Message::Over(controller) => self.controller_over(controller)?,
             Message::Queue(connection) => self.queue_over(connection)?,

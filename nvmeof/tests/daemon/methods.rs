@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use control::{Client, ClientError};
 use nvmeof::model::Limit;
-use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
 use nvmeof::nvme::fabrics::ANY_CONTROLLER;
+use nvmeof::nvme::{Nqn, Status};
 use serde_json::{Value, json};
 
 use crate::host::{HOST, transfer};
@@ -63,6 +63,11 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
         ),
         ("subsystem.remove", json!({}), "missing field `nqn`"),
         (
+            "subsystem.queues",
+            json!({"nqn": SUBSYSTEM, "queues": 129}),
+            "number of queues 129: there are 1 to 128",
+        ),
+        (
             "namespace.add",
             json!({"subsystem": "nqn.2026-11.test:b", "null": 4096}),
             "there is no subsystem nqn.2026-11.test:b",
@@ -116,6 +121,21 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
             "namespace.limit",
             json!({"subsystem": SUBSYSTEM, "nsid": 1, "burst_ms": 10}),
             "burst_ms comes with ios_per_second or bytes_per_second",
+        ),
+        (
+            "namespace.hosts",
+            json!({"subsystem": SUBSYSTEM, "nsid": 2, "hosts": []}),
+            "there is no namespace 2",
+        ),
+        (
+            "namespace.hosts",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "hosts": [""]}),
+            "a qualified name begins with nqn.",
+        ),
+        (
+            "host.limit",
+            json!({"subsystem": SUBSYSTEM, "host": "nqn.2026-11.test:h", "ios_per_second": 1000}),
+            "there is no host nqn.2026-11.test:h",
         ),
         (
             "namespace.fault",
@@ -286,6 +306,28 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
         "{status}"
     );
 
+    let (b, h) = ("nqn.2026-11.test:b", "nqn.2026-11.test:h");
+    let limit = json!({"subsystem": b, "host": h, "bytes_per_second": "2MiB"});
+    let _: bool = client.call("host.limit", limit)?;
+    // A host that is allowed again keeps its limit.
+    let _: bool = client.call("host.allow", json!({"subsystem": b, "host": h}))?;
+    let _: bool = client.call("subsystem.queues", json!({"nqn": b, "queues": 4}))?;
+    let hosts = json!({"subsystem": b, "nsid": 1, "hosts": [h]});
+    let _: bool = client.call("namespace.hosts", hosts)?;
+    let status: Value = client.call("status", Value::Null)?;
+    let of = &status["subsystems"][0];
+    let limits =
+        json!([{"host": h, "ios_per_second": 0, "bytes_per_second": 2 << 20, "limited": 0}]);
+    assert_eq!(
+        (&of["host_limits"], &of["namespaces"][0]["hosts"]),
+        (&limits, &json!([h])),
+        "{status}"
+    );
+    assert_eq!(
+        status["subsystems"][1]["namespaces"][0]["hosts"],
+        Value::Null
+    );
+
     let path = place.path("nvmeofd.toml");
     let saved: Value = client.call("save", Value::Null)?;
     assert_eq!(saved["path"], json!(path));
@@ -301,8 +343,14 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
             burst: Duration::from_secs(2),
         })
     );
+    let (of_b, allowed): (Nqn, Nqn) = (b.parse()?, h.parse()?);
+    let saved = &settings.subsystems[&of_b];
+    assert!(saved.hosts[&allowed].limit.is_some());
+    assert_eq!(saved.queues, 4);
+    assert_eq!(saved.namespaces[&1].hosts, Some([allowed].into()));
     let of = json!({"subsystem": SUBSYSTEM, "nsid": 1});
     let _: bool = client.call("namespace.limit", of)?;
+    let _: bool = client.call("host.limit", json!({"subsystem": b, "host": h}))?;
     let text: String = client.call("settings", Value::Null)?;
     assert!(!text.contains("_per_second"), "{text}");
 

@@ -12,7 +12,7 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// Configuration files, and the beginnings of the lines that are reported for each.
-const MISTAKES: [(&str, &[&str]); 33] = [
+const MISTAKES: [(&str, &[&str]); 37] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
         &["f.toml:2:1: a control socket has one of socket and descriptor"],
@@ -155,7 +155,29 @@ const MISTAKES: [(&str, &[&str]); 33] = [
     ),
     (
         "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nburst_ms = 10",
-        &["f.toml:5:12: burst_ms is for a namespace with ios_per_second or bytes_per_second"],
+        &["f.toml:5:12: burst_ms comes with ios_per_second or bytes_per_second"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\nqueues = 129\n[[subsystem.host]]\nnqn = \"h\"\nios_per_second = 9",
+        &[
+            "f.toml:3:10: queues is 1 to 128",
+            "f.toml:6:18: ios_per_second is 10 to 1099511627776",
+        ],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nhosts = [\"h\", \"h\", \"\"]",
+        &[
+            "f.toml:5:15: this host is listed already",
+            "f.toml:5:20: a qualified name begins with nqn.",
+        ],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\nmax_transfer = \"2MiB\"",
+        &["f.toml:3:16: max_transfer is \"128KiB\", \"256KiB\", \"512KiB\" or \"1MiB\""],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\nmax_transfer = \"1MiB\"\nbuffers = 2049",
+        &["f.toml:4:11: buffers is 1 to 2048"],
     ),
     (
         "[[referral]]\naddress = \"192.0.2.1\"",

@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 use nvmeof::disk::Source;
+use nvmeof::model::LARGEST_TRANSFER_SHIFT;
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
 use nvmeof::nvme::identify::cns;
 use nvmeof::nvme::sgl::Sgl;
+use nvmeof::serve::WorkerConfig;
 use zerocopy::IntoBytes;
 
 use crate::host::{Host, Queue, command, transfer};
@@ -243,6 +245,53 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
                 Status::INVALID_OPCODE.dnr()
             );
         }
+        drop(host);
+        world.stop()?;
+    }
+    Ok(())
+}
+
+/// MDTS is at byte 77 of Identify Controller, in units of 4 KiB (CAP.MPSMIN), as a power of two. A Compare needs two
+/// buffers, and a Verify and a Copy take steps of a buffer each.
+#[test]
+fn a_port_can_have_transfers_of_a_mebibyte() -> Result<()> {
+    const MOST: u32 = 1 << 20;
+    for source in [Source::Memory(8 << 20), Source::Null(8 << 20)] {
+        let is_null = matches!(source, Source::Null(_));
+        let config = WorkerConfig {
+            buffers: 3,
+            transfer_shift: LARGEST_TRANSFER_SHIFT,
+            ..WorkerConfig::default()
+        };
+        let mut world = World::with(1, source, 9, config)?;
+        let mut host = world.host()?;
+        let subsystem = world.subsystem.clone();
+        let (mut admin, controller) = host.controller(&subsystem)?;
+        let (_, said) = host.identify(&mut admin, cns::CONTROLLER, 0)?;
+        assert_eq!(4096 << said[77], MOST);
+        let mut queue = host.io_queue(&subsystem, controller, 1, 64)?;
+        let bytes = MOST as usize;
+        let written = if is_null {
+            vec![0; bytes]
+        } else {
+            pattern(0x3c, bytes)
+        };
+        host.memory.write_from(0, &written)?;
+        let done = Status::SUCCESS;
+        assert_eq!(host.write(&mut queue, 2048, 2048, 0, MOST)?, done);
+        let data = host.data(0, MOST);
+        let compared = host.status(&mut queue, transfer(io::COMPARE, 2048, 2048), data)?;
+        assert_eq!(compared, done);
+        let none = Sgl::keyed(0, 0, 0, false);
+        let verified = host.status(&mut queue, transfer(io::VERIFY, 0, 16384), none)?;
+        assert_eq!(verified, done);
+        host.memory.write_from(0, &vec![0xff; bytes])?;
+        assert_eq!(host.read(&mut queue, 2048, 2048, 0, MOST)?, done);
+        assert_eq!(host.memory.read(0, bytes)?, written);
+        // One block more than MDTS.
+        let longer = host.data(0, MOST);
+        let refused = host.status(&mut queue, transfer(io::READ, 0, 2049), longer)?;
+        assert_eq!(refused, Status::INVALID_FIELD.dnr());
         drop(host);
         world.stop()?;
     }

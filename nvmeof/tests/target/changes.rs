@@ -100,6 +100,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
         nsid: Some(1),
         uuid: Uuid::from_u128(9),
         group: 1,
+        hosts: None,
         disk: Disk::open(Source::File(folder.path().join("disk")), 9, true)?,
     };
     world

@@ -41,7 +41,7 @@ pub struct Turns {
     workers: Workers,
     pub host: Host,
     pub subsystem: Nqn,
-    admin: Queue,
+    pub admin: Queue,
     controller: u16,
 }
 
@@ -257,6 +257,7 @@ fn workers_are_parked_and_resumed_with_queues_event_requests_and_capsules() -> R
             nsid: Some(2),
             uuid: Uuid::from_u128(2),
             group: 1,
+            hosts: None,
             disk: Disk::open(Source::Memory(1 << 20), 9, false)?,
         };
         let subsystem = turns.subsystem.clone();

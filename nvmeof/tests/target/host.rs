@@ -285,7 +285,18 @@ impl Host {
 
     /// Returns the next response.
     pub fn response(&mut self, queue: &mut Queue) -> Result<Cqe> {
-        let Event::Dto(done) = self.event(queue.events)? else {
+        let event = self.event(queue.events)?;
+        self.response_of(event)
+    }
+
+    /// Returns the next response, if there is one.
+    pub fn poll(&mut self, queue: &Queue) -> Result<Option<Cqe>> {
+        let event = self.ia.evd_dequeue(queue.events)?;
+        event.map(|event| self.response_of(event)).transpose()
+    }
+
+    fn response_of(&self, event: Event) -> Result<Cqe> {
+        let Event::Dto(done) = event else {
             bail!("no completion");
         };
         ensure!(

@@ -4,6 +4,7 @@ mod authentication;
 mod blocks;
 mod card;
 mod changes;
+mod contention;
 mod discovery;
 mod ends;
 mod faults;

@@ -219,6 +219,7 @@ impl Hosts {
                 nsid: Some(1),
                 uuid: Uuid::from_u128(1),
                 group: 1,
+                hosts: None,
                 disk: Disk::open(source, 9, false)?,
             };
             model.add_namespace(&self.subsystem, namespace)?;

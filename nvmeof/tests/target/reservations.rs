@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use nvmeof::disk::Source;
+use nvmeof::disk::faults::{LONGEST_DELAY, Of, Orders};
 use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::{Sqe, Status};
 
@@ -133,6 +134,65 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
         reserve(&mut host, &mut a, io::RESERVATION_ACQUIRE, 7 << 8, [0, 1])?,
         field
     );
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
+/// Base specification, "Reservation Acquire command", Preempt and Abort: the host that has preempted another must not
+/// see a write of that host after its own command has succeeded.
+#[test]
+fn a_preempt_and_abort_succeeds_when_no_disk_has_a_write_of_the_other_host() -> Result<()> {
+    const DONE: Status = Status::SUCCESS;
+    const ABORTS: u32 = 2;
+    let mut world = World::new(2, Source::Faulty(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_first, controller) = host.controller(&subsystem)?;
+    let mut a = host.io_queue(&subsystem, controller, 1, 16)?;
+    host.id = [0x22; 16];
+    let (_second, controller) = host.controller(&subsystem)?;
+    let mut b = host.io_queue(&subsystem, controller, 1, 16)?;
+    let register = io::RESERVATION_REGISTER;
+    assert_eq!(reserve(&mut host, &mut a, register, 0, [0, 1])?, DONE);
+    assert_eq!(reserve(&mut host, &mut b, register, 0, [0, 2])?, DONE);
+    // B holds a reservation of type 1, Write Exclusive.
+    let acquire = io::RESERVATION_ACQUIRE;
+    assert_eq!(reserve(&mut host, &mut b, acquire, 1 << 8, [2, 0])?, DONE);
+    let faults = world.faults()?;
+    faults.order(Some(Orders {
+        of: Of::Writes,
+        delay: LONGEST_DELAY,
+        times: Some(1),
+        ..Orders::default()
+    }));
+    let mut write = transfer(io::WRITE, 0, 1);
+    write.sgl = host.data(4096, 512);
+    host.send(&mut b, write, &[])?;
+    while faults.struck() == 0 {
+        std::thread::yield_now();
+    }
+    // A takes the reservation and B's registration away.
+    host.memory.write_from(0, &[1, 0, 0, 0, 0, 0, 0, 0, 2])?;
+    let mut preempt = command(acquire);
+    preempt.nsid = 1.into();
+    preempt.cdw10 = (1 << 8 | ABORTS).into();
+    preempt.sgl = host.data(0, 16);
+    host.send(&mut a, preempt, &[])?;
+    // The answer to a later command of the same queue is there first.
+    let mut read = transfer(io::READ, 8, 1);
+    read.sgl = host.data(8192, 512);
+    let sent = host.send(&mut a, read, &[])?;
+    assert_eq!(host.response(&mut a)?.cid.get(), sent);
+    // The disk completes the write of B, and then A has its answer.
+    faults.order(None);
+    assert_eq!(host.response(&mut b)?.status(), DONE);
+    assert_eq!(host.response(&mut a)?.status(), DONE);
+    // Without a command of B at the disk, the answer waits for nothing.
+    assert_eq!(host.write(&mut b, 0, 1, 4096, 512)?, CONFLICT);
+    assert_eq!(reserve(&mut host, &mut b, register, 0, [0, 2])?, DONE);
+    let dword = 1 << 8 | ABORTS;
+    assert_eq!(reserve(&mut host, &mut a, acquire, dword, [1, 2])?, DONE);
     drop(host);
     world.stop()?;
     Ok(())

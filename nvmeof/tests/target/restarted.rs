@@ -144,6 +144,7 @@ fn a_target_goes_from_adapter_to_adapter_under_io_and_the_hosts_queues_stay() ->
         nsid: Some(2),
         uuid: Uuid::from_u128(2),
         group: 1,
+        hosts: None,
         disk: Disk::open(Source::Memory(1 << 20), SHIFT, false)?,
     };
     target.with(|model| model.add_namespace(&subsystem, second))?;

@@ -39,6 +39,7 @@ fn a_disk_that_hangs_holds_up_neither_another_disk_nor_other_commands_of_its_own
         nsid: Some(2),
         uuid: Uuid::from_u128(2),
         group: 1,
+        hosts: None,
         disk: Disk::open(Source::Memory(1 << 20), 9, false)?,
     };
     world
@@ -164,6 +165,7 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
         nsid: Some(1),
         uuid: Uuid::from_u128(2),
         group: 1,
+        hosts: None,
         disk: Disk::open(Source::Memory(1 << 20), 9, false)?,
     };
     world

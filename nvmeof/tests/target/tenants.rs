@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use nvmeof::disk::faults::{Of, Orders};
 use nvmeof::disk::{Disk, Source};
-use nvmeof::model::{NamespaceConfig, SubsystemConfig};
+use nvmeof::model::{NamespaceConfig, QUEUES, SubsystemConfig};
 use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::fabrics::kind;
 use nvmeof::nvme::sgl::Sgl;
@@ -187,6 +187,7 @@ fn subsystem_of_b(world: &World, path: &Path) -> Result<Nqn> {
             serial: "2".to_owned(),
             model: "test".to_owned(),
             any_host: true,
+            queues: QUEUES,
         })?;
         let sources = [
             Source::Null(BYTES),
@@ -199,6 +200,7 @@ fn subsystem_of_b(world: &World, path: &Path) -> Result<Nqn> {
                 nsid: Some(number),
                 uuid: Uuid::from_u128(16 + u128::from(number)),
                 group: 1,
+                hosts: None,
                 disk: Disk::open(source, 9, false)?,
             };
             model.add_namespace(&name, namespace)?;

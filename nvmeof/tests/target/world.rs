@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use nvmeof::disk::faults::Faults;
 use nvmeof::disk::{Disk, Source};
-use nvmeof::model::{Model, NamespaceConfig, SubsystemConfig};
+use nvmeof::model::{Model, NamespaceConfig, QUEUES, SubsystemConfig};
 use nvmeof::nvme::Nqn;
 use nvmeof::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
 use tempfile::TempDir;
@@ -50,11 +50,13 @@ pub fn configure(
 ) -> Result<Nqn> {
     let subsystem: Nqn = "nqn.2026-11.test:disks".parse()?;
     model.add_port(config.port, vec![SocketAddr::new(address, PORT)])?;
+    model.set_transfer_shift(config.port, config.transfer_shift)?;
     model.add_subsystem(SubsystemConfig {
         name: subsystem.clone(),
         serial: "1".to_owned(),
         model: "test".to_owned(),
         any_host: true,
+        queues: QUEUES,
     })?;
     model.add_namespace(
         &subsystem,
@@ -62,6 +64,7 @@ pub fn configure(
             nsid: None,
             uuid: Uuid::from_u128(1),
             group: 1,
+            hosts: None,
             disk: Disk::open(source, shift, false)?,
         },
     )?;

@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof::daemon::notify::{Notify, watchdog};
 use nvmeof::daemon::{
-    Controlled, Daemon, Mistakes, Reloaded, Settings, counted, file, metrics, serve,
+    Controlled, Daemon, Mistakes, Reloaded, Settings, counted, file, follow_ssds, metrics, serve,
 };
 use udapl::handover::take_stored;
 use udapl::reactor::names_handed_in;
@@ -192,6 +192,7 @@ fn sleep(
             }
             None => {}
         }
+        follow_ssds(of);
         let mut daemon = of.lock();
         daemon.give_up_ports();
         let (serves, has_ports) = (daemon.serves(), !daemon.settings().ports.is_empty());

@@ -75,6 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
             nsid: Some(nsid),
             uuid: Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()),
             group: 1,
+            hosts: None,
             disk: Disk::open(Source::File(path.clone()), shift, false)?,
         });
     }

@@ -9,7 +9,7 @@ use super::{Import, address, flag, identifier, is_rdma, number};
 use crate::daemon::file::ACCESS;
 use crate::daemon::settings::{HostSettings, NamespaceSettings};
 use crate::disk::Source;
-use crate::model::NAMESPACES;
+use crate::model::{LARGEST_TRANSFER_SHIFT, MAX_TRANSFER_SHIFT, NAMESPACES, QUEUES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 
@@ -62,6 +62,11 @@ impl Import<'_> {
         if let Some(model) = model {
             settings.model = model;
         }
+        let queues = number(attribute("qid_max")).and_then(|most| u16::try_from(most).ok());
+        let queues = queues.filter(|queues| (1..=QUEUES).contains(queues));
+        if let Some(queues) = queues {
+            settings.queues = queues;
+        }
         let mut strange = Vec::new();
         for host in texts(object.get("allowed_hosts")) {
             match host.parse::<Nqn>() {
@@ -73,7 +78,8 @@ impl Import<'_> {
             self.note(what);
         }
         if let Some(attributes) = attributes {
-            let known = ["allow_any_host", "serial", "model"];
+            let mut known = vec!["allow_any_host", "serial", "model"];
+            known.extend(queues.map(|_| "qid_max"));
             // The version that hosts see, and the range of controller numbers, follow from the target.
             let silent = ["version", "cntlid_min", "cntlid_max"];
             self.note_others(&of, attributes, &[&known[..], &silent[..]].concat());
@@ -193,7 +199,15 @@ impl Import<'_> {
         }
         let param = object.get("param").and_then(Value::as_object);
         if let Some(param) = param {
-            self.note_others(&of, param, &[]);
+            // MDTS, as here: the data of an I/O is 4 KiB shifted left by this number at most.
+            let shift = number(param.get("mdts")).and_then(|shift| u8::try_from(shift).ok());
+            let shift =
+                shift.filter(|it| (MAX_TRANSFER_SHIFT..=LARGEST_TRANSFER_SHIFT).contains(it));
+            if let (Some(shift), Some(port)) = (shift, self.settings.ports.get_mut(&id)) {
+                port.transfer_shift = shift;
+            }
+            let known: &[&str] = if shift.is_some() { &["mdts"] } else { &[] };
+            self.note_others(&of, param, known);
         }
         let known = [
             "addr",

@@ -1,6 +1,6 @@
 //! SPDK's target, as `rpc.py save_config` writes it: calls, in the order in which they are made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
@@ -203,6 +203,7 @@ impl Import<'_> {
             }
             "nvmf_subsystem_add_host" => self.nvmf_host(&of, &name, params),
             "nvmf_subsystem_add_ns" => self.nvmf_namespace(&name, params, bdevs),
+            "nvmf_ns_add_host" => self.nvmf_visible(&of, &name, params),
             "nvmf_subsystem_add_listener" => self.nvmf_listener(&of, params),
             _ => self.note(format!("{of}: `{method}` has no equal")),
         }
@@ -224,6 +225,27 @@ impl Import<'_> {
                     "{of}: host {host}: `{key}` is the name of a key; name its file by `key` or `controller_key`"
                 ));
             }
+        }
+    }
+
+    /// Shows a namespace to a host.
+    fn nvmf_visible(&mut self, of: &str, name: &str, params: &Map<String, Value>) {
+        let host = text(params, "host");
+        let host = match host.parse::<Nqn>() {
+            Ok(host) => host,
+            Err(error) => return self.note(format!("{of}: host {host} is left out: {error}")),
+        };
+        let nsid = number(params.get("nsid")).and_then(|nsid| u32::try_from(nsid).ok());
+        let there = self.subsystem(name).and_then(|(_, settings)| {
+            let namespace = settings.namespaces.get_mut(&nsid?)?;
+            namespace.hosts.get_or_insert_default().insert(host);
+            Some(())
+        });
+        if there.is_none() {
+            let nsid = params.get("nsid").cloned().unwrap_or_default();
+            self.note(format!(
+                "{of}: `nvmf_ns_add_host` is left out: there is no namespace {nsid} here"
+            ));
         }
     }
 
@@ -272,7 +294,18 @@ impl Import<'_> {
         if let Some(group) = group.and_then(|group| u32::try_from(group).ok()) {
             namespace.group = group;
         }
-        let known = ["bdev_name", "nsid", "uuid", "nguid", "eui64", "anagrpid"];
+        if flag(object.get("no_auto_visible")) == Some(true) {
+            namespace.hosts = Some(BTreeSet::new());
+        }
+        let known = [
+            "bdev_name",
+            "nsid",
+            "uuid",
+            "nguid",
+            "eui64",
+            "anagrpid",
+            "no_auto_visible",
+        ];
         self.note_others(&of, object, &known);
         if let Some((_, settings)) = self.subsystem(name) {
             settings.namespaces.insert(nsid, namespace);

@@ -17,7 +17,7 @@ const NVMET: &str = r#"{
         { "ana": { "state": "optimized" }, "grpid": 1 },
         { "ana": { "state": "inaccessible" }, "grpid": 2 }
       ],
-      "param": { "inline_data_size": "16384" },
+      "param": { "inline_data_size": "16384", "mdts": "8" },
       "portid": 3,
       "referrals": [],
       "subsystems": [ "nqn.2026-11.test:a" ]
@@ -34,7 +34,7 @@ const NVMET: &str = r#"{
       "allowed_hosts": [ "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555" ],
       "attr": {
         "allow_any_host": "0", "cntlid_max": "65519", "cntlid_min": "1",
-        "model": "Linux", "serial": "3d83c78b76623f1d", "version": "1.3", "qid_max": "128"
+        "model": "Linux", "serial": "3d83c78b76623f1d", "version": "1.3", "qid_max": "16", "ieee_oui": "0x000000"
       },
       "namespaces": [
         {
@@ -91,6 +91,7 @@ fn a_file_of_nvmetcli_becomes_ours_and_each_other_key_is_told() {
         ("3b:00.2,address=192.0.2.1", 4420)
     );
     assert_eq!(port.access, [(2, Access::Inaccessible)].into());
+    assert_eq!(port.transfer_shift, 8);
     let name: Nqn = "nqn.2026-11.test:a".parse().expect("a name");
     let subsystem = &settings.subsystems[&name];
     assert_eq!(settings.subsystems.len(), 1);
@@ -99,7 +100,7 @@ fn a_file_of_nvmetcli_becomes_ours_and_each_other_key_is_told() {
         ("3d83c78b76623f1d", "Linux")
     );
     assert!(!subsystem.any_host);
-    assert_eq!(subsystem.hosts.len(), 1);
+    assert_eq!((subsystem.hosts.len(), subsystem.queues), (1, 16));
     let numbers: Vec<u32> = subsystem.namespaces.keys().copied().collect();
     assert_eq!(numbers, [1, 5]);
     let first = &subsystem.namespaces[&1];
@@ -117,7 +118,7 @@ fn a_file_of_nvmetcli_becomes_ours_and_each_other_key_is_told() {
     for note in [
         "port 4 is left out: its transport is \"tcp\"",
         "port 3: `inline_data_size` = \"16384\" has no equal",
-        "subsystem nqn.2026-11.test:a: `qid_max` = \"128\" has no equal",
+        "subsystem nqn.2026-11.test:a: `ieee_oui` = \"0x000000\" has no equal",
         "namespace 1 of nqn.2026-11.test:a: its NGUID becomes that of `uuid`",
         "namespace 1 of nqn.2026-11.test:a: `block_size` is 512 here",
         "namespace 2 of nqn.2026-11.test:a is left out: it is not enabled",
@@ -157,7 +158,10 @@ const SPDK: &str = r#"{
           "namespace": { "nsid": 1, "bdev_name": "Malloc0", "nguid": "37AFFA5B92854BEC9B1B8B1E8E2C2C1C",
             "uuid": "37affa5b-9285-4bec-9b1b-8b1e8e2c2c1c" } } },
         { "method": "nvmf_subsystem_add_ns", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1", "namespace": { "bdev_name": "Nvme0n2" } } },
-        { "method": "nvmf_subsystem_add_ns", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1", "namespace": { "nsid": 7, "bdev_name": "Aio0" } } },
+        { "method": "nvmf_subsystem_add_ns", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1", "namespace": { "nsid": 7, "bdev_name": "Aio0",
+          "no_auto_visible": true } } },
+        { "method": "nvmf_ns_add_host", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1", "nsid": 7, "host": "nqn.2016-06.io.spdk:host1" } },
+        { "method": "nvmf_ns_add_host", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1", "nsid": 9, "host": "nqn.2016-06.io.spdk:host1" } },
         { "method": "nvmf_subsystem_add_ns", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1", "namespace": { "nsid": 8, "bdev_name": "Raid0" } } },
         { "method": "nvmf_subsystem_add_listener", "params": { "nqn": "nqn.2016-06.io.spdk:cnode1",
           "listen_address": { "trtype": "RDMA", "adrfam": "IPv4", "traddr": "192.0.2.1", "trsvcid": "4420" } } },
@@ -193,6 +197,8 @@ fn a_file_of_spdk_becomes_ours_with_its_ssds() {
         })
     );
     assert_eq!(of(7).limit, None);
+    let host: Nqn = "nqn.2016-06.io.spdk:host1".parse().expect("a name");
+    assert_eq!((&of(7).hosts, &of(1).hosts), (&Some([host].into()), &None));
     let ssd = "0000:5e:00.0,namespace=2".parse().expect("an address");
     assert_eq!(of(2).source, Source::Ssd(ssd));
     assert_eq!(
@@ -207,6 +213,7 @@ fn a_file_of_spdk_becomes_ours_with_its_ssds() {
         "namespace 8 of nqn.2016-06.io.spdk:cnode1 is left out: there is no bdev Raid0 here",
         "namespace 2 of nqn.2016-06.io.spdk:cnode1: SPDK derives its identifier from the disk",
         "a listener by TCP at 192.0.2.1 is left out",
+        "`nvmf_ns_add_host` is left out: there is no namespace 9 here",
     ] {
         has_note(&imported, note);
     }

@@ -43,6 +43,22 @@ impl Loop {
         self.run_once();
     }
 
+    /// Limits the host, which is listed by name for that.
+    fn limit_host(&mut self, limit: Option<Limit>) {
+        let host = self.connected.host.clone();
+        let listed = self.model.allow_host(&self.subsystem, host.clone());
+        listed.expect("a subsystem");
+        let set = self.model.limit_host(&self.subsystem, &host, limit);
+        set.expect("a host, and numbers in their ranges");
+    }
+
+    /// Returns the number of commands that waited because of the host's limit.
+    fn waited(&self) -> u64 {
+        let mut all = self.model.subsystems();
+        let of = all.next().expect("a subsystem").host_limits();
+        of.get(&self.connected.host).expect("a limit").waited()
+    }
+
     fn send_reads(&mut self, count: usize) -> Vec<(u16, u32)> {
         let data = memory(65536, BLOCK);
         (0..count)
@@ -210,5 +226,91 @@ fn a_copy_takes_the_bytes_that_it_moves() {
     host.pass(Duration::from_millis(1));
     assert_eq!(host.answer(second), DONE);
     assert_eq!(host.answer(sent[0].0), DONE);
+    host.assert_free();
+}
+
+/// A command passes the host's limit first, and takes no time of the namespace's other hosts until then. Each limit
+/// counts the commands that it delays.
+#[test]
+fn a_command_passes_the_limit_of_its_host_and_then_that_of_the_namespace() {
+    let mut host = Loop::new(Source::Null(BYTES));
+    let faster = Limit {
+        ios_per_second: Some(20),
+        ..TEN
+    };
+    host.limit_host(Some(faster));
+    host.limit(Some(TEN));
+    let sent = host.send_reads(3);
+    let counts = |host: &Loop| (host.waited(), host.namespace().done().limited);
+    assert_eq!(host.answered(&sent), [true, false, false]);
+    assert_eq!(counts(&host), (2, 0));
+    // The second may go on by the host's limit, and then waits for the namespace's.
+    host.pass(EACH / 2);
+    assert_eq!(host.answered(&sent), [true, false, false]);
+    assert_eq!(counts(&host), (2, 1));
+    host.pass(EACH / 2);
+    assert_eq!(host.answered(&sent), [true, true, false]);
+    assert_eq!(counts(&host), (2, 2));
+    host.pass(EACH);
+    assert_eq!(host.answered(&sent), [true; 3]);
+    // The host's limit is used up for a second, and the namespace's is free.
+    host.pass(EACH);
+    host.limit_host(Some(TEN));
+    let sent = host.send_reads(12);
+    host.limit_host(None);
+    host.pass(Duration::from_millis(500));
+    assert_eq!(host.answered(&sent).iter().filter(|it| **it).count(), 2);
+    for _ in 0..10 {
+        host.pass(EACH);
+    }
+    assert_eq!(host.answered(&sent), [true; 12]);
+    host.assert_free();
+}
+
+/// The new limiter goes on with the count, because counters of metrics do not go back.
+#[test]
+fn a_host_that_is_limited_no_longer_goes_on_and_a_new_limit_keeps_the_count() {
+    let mut host = Loop::new(Source::Null(BYTES));
+    host.limit_host(Some(TEN));
+    let sent = host.send_reads(16);
+    assert_eq!(host.waited(), 15);
+    host.limit_host(Some(Limit {
+        ios_per_second: Some(1_000_000),
+        ..TEN
+    }));
+    host.pass(Duration::from_millis(500));
+    host.pass(Duration::from_millis(1));
+    assert_eq!(host.answered(&sent), [true; 16]);
+    assert_eq!(host.waited(), 15);
+    host.limit_host(Some(TEN));
+    let sent = host.send_reads(16);
+    host.limit_host(None);
+    host.pass(Duration::from_millis(500));
+    assert_eq!(host.answered(&sent), [true; 16]);
+    host.assert_free();
+}
+
+/// Another host's limit, and one of a host that is not listed, are none of this one.
+#[test]
+fn a_host_has_only_its_own_limit() {
+    let mut host = Loop::new(Source::Null(BYTES));
+    let other: Nqn = "nqn.2026-11.test:other".parse().expect("a name");
+    let unlisted = host.model.limit_host(&host.subsystem, &other, Some(TEN));
+    assert!(unlisted.is_err());
+    let listed = host.model.allow_host(&host.subsystem, other.clone());
+    listed.expect("a subsystem");
+    let wrong = Limit {
+        ios_per_second: Some(1),
+        ..TEN
+    };
+    assert!(
+        host.model
+            .limit_host(&host.subsystem, &other, Some(wrong))
+            .is_err()
+    );
+    let set = host.model.limit_host(&host.subsystem, &other, Some(TEN));
+    set.expect("a host");
+    let sent = host.send_reads(4);
+    assert_eq!(host.answered(&sent), [true; 4]);
     host.assert_free();
 }

@@ -4,6 +4,7 @@
 mod copy;
 mod fused;
 mod limits;
+mod masks;
 mod ranges;
 mod ssds;
 
@@ -19,13 +20,14 @@ use uuid::Uuid;
 use zerocopy::FromZeros;
 
 use super::{
-    Commands, DataBuffer, Disks, Do, Event, Issuer, Layout, Lock, LockOwner, Memory, Owner, PAGE,
-    QueueId, State, Step,
+    Commands, DataBuffer, Disks, Do, Event, Fence, Issuer, Layout, Lock, LockOwner, Memory, Owner,
+    PAGE, QueueId, Scope, State, Step,
 };
 use crate::disk::faults::{Faults, LONGEST_DELAY, Of, Orders};
 use crate::disk::{Disk, Source};
 use crate::model::{
-    Connected, MAX_TRANSFER, Model, Moment, Namespace, NamespaceConfig, Place, SubsystemConfig,
+    Connected, MAX_TRANSFER_SHIFT, Model, Moment, Namespace, NamespaceConfig, Place, QUEUES,
+    SubsystemConfig,
 };
 use crate::nvme::command::{PSDT_SGL, io as opcode};
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData};
@@ -69,7 +71,7 @@ struct Loop {
     holds_fetches: bool,
     fetches: Vec<u32>,
     locked: Arc<Locked>,
-    fences: Vec<Arc<Lock>>,
+    fences: Vec<Fence>,
     /// Status of each answered command, by command identifier.
     answers: BTreeMap<u16, Status>,
     cid: u16,
@@ -92,6 +94,7 @@ impl Loop {
             serial: "1".to_owned(),
             model: "test".to_owned(),
             any_host: true,
+            queues: QUEUES,
         };
         model.add_subsystem(config).expect("a subsystem");
         let place = Place {
@@ -116,8 +119,9 @@ impl Loop {
         let layout = Layout {
             pages_at: 0,
             buffers: BUFFERS,
+            transfer_shift: MAX_TRANSFER_SHIFT,
         };
-        let (pages, buffers) = (alloc(COMMANDS * PAGE), alloc((BUFFERS + 1) * MAX_TRANSFER));
+        let (pages, buffers) = (alloc(COMMANDS * PAGE), alloc(layout.buffers_bytes()));
         let mut disks = Disks::new(32).expect("a ring");
         let memory_of_disks = [pages.clone(), buffers.clone()];
         disks.pin(&memory_of_disks).expect("a ring");
@@ -152,6 +156,7 @@ impl Loop {
             nsid: Some(1),
             uuid: Uuid::from_u128(1),
             group: 1,
+            hosts: None,
             disk: Disk::open(source, 9, false).expect("a disk"),
         };
         let added = self.model.add_namespace(&self.subsystem, config);
@@ -187,6 +192,7 @@ impl Loop {
             list: self.list,
             access: &self.connected.access,
             host_id: &self.connected.host_id,
+            host: &self.connected.host,
             owner: Owner::default(),
         };
         act(&mut self.commands, &issuer)
@@ -249,12 +255,16 @@ impl Loop {
                 let owner = Arc::clone(&self.locked);
                 let lock = namespace
                     .lock(block, 0)
-                    .then(|| Arc::new(Lock::new(&namespace, block, 1, owner, at)));
-                self.fences.extend(lock.clone());
+                    .then(|| Arc::new(Lock::new(&namespace, Scope::Block(block), 1, owner, at)));
+                let fence = lock
+                    .clone()
+                    .map(|lock| self.commands.fence(lock, |_, _| true));
+                self.fences.extend(fence);
                 self.commands.lock(at, lock);
             }
             Do::Again => {
-                self.commands.charge_step(at, || self.now);
+                let host = Some(&self.connected.host);
+                self.commands.charge_step(at, host, || self.now);
                 self.drive(at, Event::Again);
             }
             Do::Limit => {
@@ -314,7 +324,9 @@ impl Loop {
 
     fn release(&mut self, at: u32) {
         if let Some(lock) = self.commands.release(at) {
-            lock.namespace().unlock(lock.block());
+            if let Scope::Block(block) = lock.scope() {
+                lock.namespace().unlock(*block);
+            }
             for _ in 0..self.commands.blocked() {
                 let at = self.commands.unblock().expect("a command");
                 self.drive(at, Event::Unblocked);
@@ -345,13 +357,7 @@ impl Loop {
             self.carry_out(at, act);
         }
         let commands = &self.commands;
-        self.fences.retain(|lock| {
-            let is_busy = commands.writes_at(lock);
-            if !is_busy {
-                lock.pass();
-            }
-            is_busy
-        });
+        self.fences.retain_mut(|fence| !commands.pass(fence));
         let locked = core::mem::take(&mut *self.locked.0.lock().expect("no panic"));
         for at in locked {
             let act = self.with_issuer(|commands, issuer| commands.locked(at, Some(issuer)));

@@ -28,6 +28,7 @@ fn served(backing: Source) -> Served {
         nsid: Some(1),
         uuid: Uuid::from_u128(7),
         group: 1,
+        hosts: None,
         disk: Disk::open(backing, 9, false).expect("a disk"),
     };
     let ssd = pci::Ssd::new(config, [namespace]).expect("an SSD");

@@ -81,14 +81,18 @@ pub(super) fn keyed() -> Model {
 pub(super) fn say(model: &mut Model, (id, queue): (u16, u16), said: &[u8]) -> Answer {
     match model.authenticate(id, queue, &message(SEND), said, 0) {
         Outcome::Answered(answer) => answer,
-        Outcome::Waits => panic!("it waits"),
+        other @ (Outcome::Waits | Outcome::Preempted(_) | Outcome::Abort { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 
 pub(super) fn hear(model: &mut Model, (id, queue): (u16, u16)) -> Answer {
     match model.authenticate(id, queue, &message(RECEIVE), &[], 4096) {
         Outcome::Answered(answer) => answer,
-        Outcome::Waits => panic!("it waits"),
+        other @ (Outcome::Waits | Outcome::Preempted(_) | Outcome::Abort { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 

@@ -269,3 +269,34 @@ fn controllers_that_have_not_authenticated_have_a_pool_of_their_own() {
         admin(&mut model, &disks(), HOST);
     }
 }
+
+/// Set Features 07h grants what the subsystem has, and a queue with a higher number is refused. A change ends the
+/// controllers, so that hosts connect again.
+#[test]
+fn a_host_has_as_many_queues_as_its_subsystem_grants() {
+    let mut model = model(true);
+    let granted = |model: &mut Model, id| {
+        let asked = sqe(0x09, 0, [0x07, 127 | 127 << 16, 0, 0]);
+        command(model, id, &asked).result
+    };
+    let id = ready(&mut model, &disks(), HOST);
+    assert_eq!(granted(&mut model, id), 127 | 127 << 16);
+    model.set_queues(&disks(), 2).expect("a subsystem");
+    assert_eq!(model.take_notices(), [Notice::Over { controller: id }]);
+    let id = ready(&mut model, &disks(), HOST);
+    assert_eq!(granted(&mut model, id), 1 | 1 << 16);
+    // A worker that has room for more does not raise it, and one that has room for fewer lowers it.
+    model.limit_queues(id, 64);
+    assert_eq!(granted(&mut model, id), 1 | 1 << 16);
+    model.limit_queues(id, 1);
+    assert_eq!(granted(&mut model, id), 0);
+    let of = data(&disks(), HOST, id);
+    let connects =
+        |model: &mut Model, queue| model.connect(place(queue), asked(queue), &of, secs(1));
+    assert!(connects(&mut model, 2).is_ok());
+    let refused = connects(&mut model, 3).expect_err("there are two");
+    assert_eq!(refused.status, Status::CONNECT_PARAMETER.dnr());
+    for queues in [0, 129] {
+        assert!(model.set_queues(&disks(), queues).is_err(), "{queues}");
+    }
+}

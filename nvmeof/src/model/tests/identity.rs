@@ -135,6 +135,7 @@ fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
                 serial: "S2".to_owned(),
                 model: "M1".to_owned(),
                 any_host: true,
+                queues: QUEUES,
             };
             model.add_subsystem(config).expect("a subsystem");
             let data = by(&second, host, id, 0xffff);

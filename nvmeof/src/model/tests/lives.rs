@@ -282,11 +282,14 @@ fn opcodes_and_flags_that_are_none_are_refused() {
             "{flags:#x}"
         );
     }
-    assert_eq!(
-        command(&mut model, id, &sqe(0x08, 0, [0; 4])),
-        Answer::result(1),
-        "not aborted"
-    );
+    // The queue of a command to be aborted is in the low half, the identifier of the command in the high half.
+    let mut abort = |queue: u32, cid: u32| {
+        let asked = sqe(0x08, 0, [queue | cid << 16, 0, 0, 0]);
+        model.command(id, 0, &asked, 0, secs(1))
+    };
+    assert_eq!(abort(0, 7), Outcome::Abort { queue: 0, cid: 7 });
+    let not_aborted = Outcome::Answered(Answer::result(1));
+    assert_eq!(abort(1, 7), not_aborted, "there is no such queue");
     let gone = model.command(id + 1, 0, &sqe(0x18, 0, [0; 4]), 0, secs(1));
     assert_eq!(gone, Outcome::Answered(Status::INTERNAL.into()));
 }

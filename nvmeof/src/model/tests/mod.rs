@@ -10,6 +10,7 @@ mod identity;
 mod letters;
 mod lives;
 mod logs;
+mod masks;
 mod parking;
 
 use std::net::IpAddr;
@@ -41,6 +42,7 @@ pub(super) fn disk() -> NamespaceConfig {
         nsid: None,
         uuid: Uuid::new_v5_like(),
         group: 1,
+        hosts: None,
         disk: Disk::open(Source::Null(1 << 20), 9, false).expect("a disk"),
     }
 }
@@ -78,6 +80,7 @@ pub(super) fn model(any_host: bool) -> Model {
         serial: "S1".to_owned(),
         model: "M1".to_owned(),
         any_host,
+        queues: QUEUES,
     };
     model.add_subsystem(config).expect("a subsystem");
     model.add_namespace(&disks(), disk()).expect("a namespace");
@@ -137,7 +140,9 @@ pub(super) fn sqe(opcode: u8, nsid: u32, dwords: [u32; 4]) -> Sqe {
 pub(super) fn command(model: &mut Model, id: u16, sqe: &Sqe) -> Answer {
     match model.command(id, 0, sqe, 1 << 17, secs(1)) {
         Outcome::Answered(answer) => answer,
-        Outcome::Waits => panic!("it waits"),
+        other @ (Outcome::Waits | Outcome::Preempted(_) | Outcome::Abort { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 

@@ -31,6 +31,7 @@ fn like(of: &Model) -> Model {
                 nsid: Some(namespace.nsid()),
                 uuid: namespace.uuid(),
                 group: namespace.group(),
+                hosts: None,
                 disk: Disk::open(Source::Null(1 << 20), 9, false).expect("a disk"),
             };
             model.add_namespace(name, config).expect("a namespace");
@@ -65,7 +66,9 @@ fn io(model: &mut Model, id: u16, host: &str) {
 fn reserve(model: &mut Model, id: u16, opcode: u8, dword: u32, keys: [u64; 2]) -> Answer {
     match model.reserve(id, 1, &sqe(opcode, 1, [dword, 0, 0, 0]), keys, 0) {
         Outcome::Answered(answer) => answer,
-        Outcome::Waits => panic!("it waits"),
+        other @ (Outcome::Waits | Outcome::Preempted(_) | Outcome::Abort { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 
@@ -150,7 +153,8 @@ fn an_event_that_was_not_fetched_gets_another_notice() {
     let id = ready(&mut old, &disks(), HOST);
     command(&mut old, id, &sqe(0x09, 0, [0x0b, 0x100, 0, 0]));
     wait(&mut old, id);
-    old.namespace_changed(&disks(), 1);
+    let one = old.namespace(&disks(), 1).expect("a namespace");
+    old.namespace_changed(&disks(), &one);
     let told = old.take_notices();
     assert_eq!(told.len(), 1);
     let mut next = moved(&old, secs(1), secs(1));

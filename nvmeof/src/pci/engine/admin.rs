@@ -5,7 +5,10 @@ use super::super::pages;
 use super::super::queues::{CQE_BYTES, Completion, Done, SQE_BYTES, Submission};
 use super::super::registers::Seen;
 use super::{Engine, HOST_ID, PORT};
-use crate::model::{Answer, Connected, MAX_TRANSFER, NotConnected, Outcome, Place, QUEUE_ENTRIES};
+use crate::io::{Do, QueueId};
+use crate::model::{
+    Answer, Connected, MAX_TRANSFER, NOT_ABORTED, NotConnected, Outcome, Place, QUEUE_ENTRIES,
+};
 use crate::nvme::command::{ALL_NAMESPACES, FUSE, PSDT, PSDT_SGL, admin, io};
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, csts, kind, property};
 use crate::nvme::feature::KEEP_ALIVE;
@@ -88,7 +91,7 @@ impl Engine {
         let _done = self.ask(&set);
         let mut status = match self.ask(&get) {
             Outcome::Answered(Answer { result, .. }) => u32::try_from(result).unwrap_or(0),
-            Outcome::Waits => 0,
+            Outcome::Waits | Outcome::Preempted(_) | Outcome::Abort { .. } => 0,
         };
         self.has_failed |= status & csts::CFS != 0;
         if self.has_failed {
@@ -211,6 +214,16 @@ impl Engine {
         let mut answer = match self.ask(&asked) {
             Outcome::Waits => return self.events.push_back(sqe.cid.get()),
             Outcome::Answered(answer) => answer,
+            // No admin command aborts those of other hosts.
+            Outcome::Preempted(_) => Status::INTERNAL.into(),
+            Outcome::Abort { queue, cid } => {
+                let result = if self.abort(queue, cid) {
+                    0
+                } else {
+                    NOT_ABORTED
+                };
+                Answer::result(result)
+            }
         };
         pages::adapt(sqe, &mut answer.data);
         if answer.status.is_success()
@@ -221,6 +234,33 @@ impl Engine {
             self.note_admin_error(sqe, status);
         }
         self.answer(sqe, answer.status, answer.result);
+    }
+
+    /// Ends a command that waits, with Command Abort Requested. Returns whether there is one.
+    fn abort(&mut self, queue: u16, cid: u16) -> bool {
+        if queue == 0 {
+            let request = self.events.iter().position(|one| *one == cid);
+            let request = request.and_then(|at| self.events.remove(at));
+            let controller = self.admin.as_ref().map_or(0, |admin| admin.controller);
+            if request.is_some() {
+                let mut model = self.access.shared.model();
+                model.abort_event_request(controller);
+                drop(model);
+                self.complete(Done {
+                    queue: 0,
+                    cid,
+                    status: Status::ABORTED,
+                    result: 0,
+                });
+            }
+            return request.is_some();
+        }
+        let is_of = |of: QueueId| of.place == u32::from(queue);
+        let found = self.commands.abort(is_of, cid);
+        if let Some(at) = found {
+            self.carry_out(at, Do::Refuse(Status::ABORTED));
+        }
+        found.is_some()
     }
 
     fn note_admin_error(&self, sqe: &Sqe, status: Status) {

@@ -345,6 +345,41 @@ fn an_event_request_is_answered_when_a_namespace_is_added() {
     assert_eq!(list.map(|nsid| nsid.get()), [1, 2, 0]);
 }
 
+/// Linux aborts a command that takes too long. One that waits is found: here an event request. One that a disk has is
+/// not, and ends as usual.
+#[test]
+fn an_abort_finds_an_event_request_and_no_command_of_a_disk() {
+    let ssd = ssd(Source::Faulty(BYTES), 9);
+    let mut host = Host::new(&ssd);
+    let abort = |queue: u32, cid: u16| {
+        let mut sqe = Sqe::of(admin::ABORT);
+        sqe.cdw10 = (queue | u32::from(cid) << 16).into();
+        sqe
+    };
+    let request = host.send(Sqe::of(admin::ASYNC_EVENT));
+    let asked = host.send(abort(0, request));
+    let ended = host.admin_completion();
+    assert_eq!(
+        (ended.cid.get(), ended.status()),
+        (request, Status::ABORTED)
+    );
+    let done = host.admin_completion();
+    assert_eq!((done.cid.get(), done.result.get()), (asked, 0));
+    host.send(abort(0, request));
+    assert_eq!(host.admin_completion().result.get(), 1, "it has ended");
+    let mut pair = host.pair(1);
+    faults(&ssd).order(Some(late_flushes()));
+    let slow = host.submit(&mut pair, flush());
+    while faults(&ssd).struck() == 0 {
+        std::thread::yield_now();
+    }
+    host.send(abort(1, slow));
+    assert_eq!(host.admin_completion().result.get(), 1);
+    faults(&ssd).order(None);
+    let cqe = host.wait(&mut pair);
+    assert_eq!((cqe.cid.get(), cqe.status()), (slow, Status::SUCCESS));
+}
+
 /// An event that comes before its request is answered with it.
 #[test]
 fn an_event_waits_for_its_request() {

@@ -18,6 +18,7 @@ use crate::model::{
 };
 use crate::nvme::Nqn;
 use crate::serve::admission::{Admission, event_places, places};
+use crate::serve::config::WorkerConfig;
 use crate::serve::error::WorkerError;
 use crate::serve::hold::{Arrived, Pause};
 use crate::serve::inbox::{Membership, Message};
@@ -26,7 +27,7 @@ use crate::serve::queue::{Attached, Held, Queues, Step};
 use crate::serve::receive::prepare_first;
 use crate::serve::target::{Over, Target};
 use crate::serve::times::{EVERY, KINDS, Timing, Took};
-use crate::serve::worker::{STREAMS, TICK, Worker, WorkerConfig, srq_attr};
+use crate::serve::worker::{STREAMS, TICK, Worker, srq_attr};
 
 /// Maximum value of a counter, so that a worker never reaches the end of 64 bits.
 const MOST_COUNTED: u64 = u64::MAX >> 1;
@@ -258,7 +259,7 @@ impl Parts {
         let (places, responses) = (places(config.ios), event_places(config.ios));
         let all = places + responses;
         let (zone, lmrs) = (snapshot.zone, snapshot.regions);
-        let memory = Memory::resume(ia, zone, lmrs, (places, all), config.buffers);
+        let memory = Memory::resume(ia, zone, lmrs, (places, all), config);
         let memory = object("a region", memory)?;
         let memory = memory.ok_or(Error::Differs { what: "a region" })?;
         let disks = target.take_disks(snapshot.id);
@@ -650,13 +651,15 @@ impl Known {
             }
             Some(_) | None => None,
         };
+        // Only a queue that is disconnecting has no controller, and it begins no command.
+        let host = controller.map_or_else(Nqn::discovery, |one| one.host().clone());
         let is_host = attached.has_namespaces && !attached.must_authenticate;
         // A host's queue that does not fit is disconnected.
         if queue.reserved.is_some() != is_host && !queue.is_disconnecting {
             return Err("it is counted as a guest and not as a host's, or the reverse");
         }
         Ok(Self {
-            attached: Some(attached.checked(queue, access)?),
+            attached: Some(attached.checked(queue, access, host)?),
             namespaces,
         })
     }
@@ -677,6 +680,7 @@ impl AttachedSnapshot {
         &self,
         queue: &QueueSnapshot,
         access: Option<Arc<PortAccess>>,
+        host: Nqn,
     ) -> Result<Attached, &'static str> {
         let party = match &self.party {
             None => Party::Source(queue.source),
@@ -692,6 +696,7 @@ impl AttachedSnapshot {
             entries: self.entries,
             without_head: self.without_head,
             host_id: self.host_id,
+            host,
             must_authenticate: self.must_authenticate,
             list: None,
             party,

@@ -10,10 +10,11 @@ use udapl::{EpHandle, EvdHandle};
 
 use crate::model::{Party, WorkerId};
 use crate::serve::admission::Class;
+use crate::serve::config::WorkerConfig;
 use crate::serve::hold::Arrived;
 use crate::serve::queue::{Attached, Queue, State};
 use crate::serve::times::Took;
-use crate::serve::worker::{Worker, WorkerConfig};
+use crate::serve::worker::Worker;
 
 /// A worker that was parked. Queues have numbers: their indices in `queues`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,7 @@ pub(super) struct ConfigSnapshot {
     pub service: u16,
     pub ios: u32,
     pub buffers: u32,
+    pub transfer_shift: u8,
     pub spin: u32,
 }
 
@@ -267,6 +269,7 @@ impl From<WorkerConfig> for ConfigSnapshot {
             service,
             ios,
             buffers,
+            transfer_shift,
             spin,
         } = config;
         Self {
@@ -274,6 +277,7 @@ impl From<WorkerConfig> for ConfigSnapshot {
             service,
             ios,
             buffers,
+            transfer_shift,
             spin,
         }
     }
@@ -286,6 +290,7 @@ impl From<ConfigSnapshot> for WorkerConfig {
             service,
             ios,
             buffers,
+            transfer_shift,
             spin,
         } = config;
         Self {
@@ -293,6 +298,7 @@ impl From<ConfigSnapshot> for WorkerConfig {
             service,
             ios,
             buffers,
+            transfer_shift,
             spin,
         }
     }

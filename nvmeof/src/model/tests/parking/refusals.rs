@@ -31,7 +31,8 @@ pub(super) fn rich() -> Model {
     }
     wait(&mut model, other);
     wait(&mut model, other);
-    model.namespace_changed(&disks(), 1);
+    let one = model.namespace(&disks(), 1).expect("a namespace");
+    model.namespace_changed(&disks(), &one);
     model.next_event(other);
     command(&mut model, other, &sqe(0x06, 0, [0x99, 0, 0, 0]));
     ready(&mut model, &name(DISCOVERY), OTHER);
@@ -64,6 +65,7 @@ fn other_settings_are_refused_by_name_and_nothing_changes() {
                     serial: String::new(),
                     model: String::new(),
                     any_host: true,
+                    queues: QUEUES,
                 };
                 drop(model.add_subsystem(config));
             },
@@ -98,6 +100,7 @@ fn another_namespace_by_the_same_number_is_refused() {
         nsid: None,
         uuid,
         group,
+        hosts: None,
         disk: Disk::open(Source::Null(bytes), shift, false).expect("a disk"),
     };
     for (config, text) in [
