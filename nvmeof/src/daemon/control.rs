@@ -28,12 +28,13 @@ use crate::model::Limit;
 use crate::nvme::Nqn;
 
 /// Names of the methods.
-const METHODS: [&str; 21] = [
+const METHODS: [&str; 22] = [
     "version",
     "status",
     "stat",
     "subsystem.add",
     "subsystem.remove",
+    "subsystem.any_host",
     "subsystem.queues",
     "namespace.add",
     "namespace.remove",
@@ -123,6 +124,13 @@ pub enum SocketError {
 #[serde(deny_unknown_fields)]
 struct OfSubsystem {
     nqn: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfAnyHost {
+    nqn: String,
+    any_host: bool,
 }
 
 #[derive(Deserialize)]
@@ -338,6 +346,11 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
         "subsystem.remove" => {
             let of: OfSubsystem = read(params)?;
             daemon.remove_subsystem(&name(&of.nqn)?).map_err(refused)?;
+        }
+        "subsystem.any_host" => {
+            let of: OfAnyHost = read(params)?;
+            let set = daemon.set_any_host(&name(&of.nqn)?, of.any_host);
+            set.map_err(refused)?;
         }
         "subsystem.queues" => {
             let of: OfQueues = read(params)?;

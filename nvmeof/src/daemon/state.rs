@@ -498,11 +498,10 @@ impl Daemon {
     }
 
     /// Sets whether any host may connect to a subsystem. Hosts that may not connect any more are disconnected.
-    pub(super) fn set_any_host(
-        &mut self,
-        subsystem: &Nqn,
-        any_host: bool,
-    ) -> Result<(), DaemonError> {
+    ///
+    /// # Errors
+    /// There is no such subsystem.
+    pub fn set_any_host(&mut self, subsystem: &Nqn, any_host: bool) -> Result<(), DaemonError> {
         self.target
             .with(|model| model.set_any_host(subsystem, any_host))?;
         self.subsystem_mut(subsystem)?.any_host = any_host;

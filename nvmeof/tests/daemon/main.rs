@@ -11,6 +11,7 @@ mod descriptors;
 mod locks;
 mod methods;
 mod mistakes;
+mod nvmetcli;
 mod process;
 mod restarted;
 mod serving;

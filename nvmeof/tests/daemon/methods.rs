@@ -68,6 +68,11 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
             "number of queues 129: there are 1 to 128",
         ),
         (
+            "subsystem.any_host",
+            json!({"nqn": "nqn.2026-11.test:b", "any_host": true}),
+            "there is no subsystem nqn.2026-11.test:b",
+        ),
+        (
             "namespace.add",
             json!({"subsystem": "nqn.2026-11.test:b", "null": 4096}),
             "there is no subsystem nqn.2026-11.test:b",

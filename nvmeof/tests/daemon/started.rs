@@ -211,6 +211,7 @@ fn the_program_says_its_name_and_writes_pages_with_examples_and_completions() ->
         "nvmeofd-ctl.1",
         "nvmeofd-import.1",
         "nvmeofd-man.1",
+        "nvmeofd-nvmetcli.1",
         "nvmeofd-ssd.1",
         "nvmeofd.1",
     ];

@@ -15,6 +15,7 @@ mod demo;
 mod import;
 mod log;
 mod manual;
+mod nvmetcli;
 mod restart;
 mod run;
 mod ssd;
@@ -47,6 +48,8 @@ const AFTER_CTL: &str = "Examples:
   nvmeofd ctl /run/nvmeofd/control.sock save";
 const AFTER_IMPORT: &str = "Examples:
   nvmeofd import /etc/nvmet/config.json --card 192.0.2.1=3b:00.2 > nvmeofd.toml";
+const AFTER_NVMETCLI: &str = "Examples:
+  nvmeofd nvmetcli /run/nvmeofd/control.sock < commands";
 const AFTER_SSD: &str = "Examples:
   nvmeofd ssd /tmp/ssd.sock --disk /tmp/disk.img --block 4096";
 const AFTER_MAN: &str = "Examples:
@@ -99,6 +102,9 @@ enum Command {
     /// Prints a configuration file that is made of that of another target, nvmetcli's or SPDK's.
     #[command(after_help = AFTER_IMPORT)]
     Import(import::Options),
+    /// Carries out commands of nvmetcli, from the standard input, at a running daemon.
+    #[command(after_help = AFTER_NVMETCLI)]
+    Nvmetcli(nvmetcli::Options),
     /// Serves a simulated NVMe SSD on a socket, for QEMU's vfio-user-pci.
     #[command(after_help = AFTER_SSD)]
     Ssd(ssd::Options),
@@ -130,6 +136,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         match command {
             Command::Ctl(options) => ctl::run(options)?,
             Command::Import(options) => import::run(options)?,
+            Command::Nvmetcli(options) => nvmetcli::run(options)?,
             Command::Ssd(options) => return ssd::run(options),
             Command::Man(options) => manual::write::<Arguments>(options)?,
             Command::Completions(options) => manual::completions::<Arguments>(options)?,
