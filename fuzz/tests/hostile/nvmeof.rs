@@ -16,7 +16,9 @@ use crate::extent;
 use crate::honest::Longest;
 use nvmeof::auth::Key;
 use nvmeof::disk::{Disk, Source};
-use nvmeof::model::{Model, Moment, NamespaceConfig, Outcome, Place, QUEUES, SubsystemConfig};
+use nvmeof::model::{
+    Limit, Model, Moment, Namespace, NamespaceConfig, Outcome, Place, QUEUES, SubsystemConfig,
+};
 use nvmeof::nvme::fabrics::{Connect, ConnectData};
 use nvmeof::nvme::{Nqn, Sqe, Status};
 use uuid::Uuid;
@@ -115,6 +117,14 @@ enum Step {
     Access {
         group: u8,
         state: u8,
+    },
+    /// A namespace is shown to some of the hosts: a bit for each. `None`: to all.
+    Show {
+        nsid: u8,
+        hosts: Option<u8>,
+    },
+    Limit {
+        rate: Option<u8>,
     },
     Forbid,
 }
@@ -355,8 +365,69 @@ impl Run {
                 if is_keyed && !matches!(sqe.fabrics_type(), 5 | 6) {
                     assert!(!answer.status.is_success(), "{sqe:?}");
                 }
+                if answer.status.is_success() {
+                    self.check_hidden(id, sqe, &answer.data);
+                }
             }
         }
+    }
+
+    /// Lets each controller read the list, and the structure, the descriptors, the health and a feature of a namespace.
+    fn look_at(&mut self, nsid: u32) {
+        let ids: Vec<u16> = self.model.controllers().map(|one| one.id()).collect();
+        for id in ids {
+            for (opcode, nsid, dword) in [
+                (0x06, 0, 0x02),
+                (0x06, nsid, 0x00),
+                (0x06, nsid, 0x03),
+                (0x06, nsid, 0x08),
+                (0x02, nsid, 0x02 | 127 << 16),
+                (0x0a, nsid, 0x84),
+            ] {
+                let sqe = sqe(opcode, 0x40, nsid, [dword, 0, 0, 0, 0, 0]);
+                let outcome = self.model.command(id, 0, &sqe, 4096, self.now);
+                self.answered(id, &sqe, &outcome, 4096);
+            }
+        }
+    }
+
+    /// Checks that the answer to a command of the admin queue shows nothing of a namespace that the host does not see.
+    fn check_hidden(&self, id: u16, sqe: &Sqe, data: &[u8]) {
+        let Some(controller) = self.model.controller(id) else {
+            return;
+        };
+        let mut all = self.model.subsystems();
+        let Some(of) = all.find(|of| of.name() == controller.subsystem()) else {
+            return;
+        };
+        let mut namespaces = of.namespaces();
+        let nsid = sqe.nsid.get();
+        let is_hidden = |one: &Namespace| !one.is_visible_to(controller.host());
+        let is_of_hidden = of.namespace(nsid).is_some_and(|one| is_hidden(&one));
+        let kind = sqe.cdw10.get() & 0xff;
+        match (sqe.opcode, kind) {
+            // The list of active namespaces.
+            (0x06, 0x02) => {
+                let (list, _) = data.as_chunks::<4>();
+                let shows = |one: &Namespace| {
+                    list.contains(&zerocopy::little_endian::U32::new(one.nsid()).to_bytes())
+                };
+                assert!(!namespaces.any(|one| is_hidden(&one) && shows(&one)));
+            }
+            // Structures of an inactive namespace are zeros.
+            (0x06, 0x00 | 0x05 | 0x08) if is_of_hidden => {
+                assert!(data.iter().all(|byte| *byte == 0), "{sqe:?}");
+            }
+            // Descriptors, controllers, health, and features of one namespace.
+            (0x06, 0x03 | 0x12) | (0x02, 0x02) | (0x09 | 0x0a, 0x05 | 0x82..=0x84)
+                if is_of_hidden && !(sqe.opcode == 0x0a && sqe.cdw10.get() >> 8 & 7 == 3) =>
+            {
+                panic!("{sqe:?} of a hidden namespace");
+            }
+            _ => return,
+        }
+        let has_hidden = of.namespaces().any(|one| is_hidden(&one));
+        HIDDEN.fetch_add(has_hidden.into(), Ordering::Relaxed);
     }
 
     fn step(&mut self, step: Step) {
@@ -369,6 +440,8 @@ impl Run {
             | Step::Wait(_)
             | Step::Namespace { .. }
             | Step::Access { .. }
+            | Step::Show { .. }
+            | Step::Limit { .. }
             | Step::Forbid => 0,
         };
         let source = std::net::IpAddr::from([192, 0, 2, 10 + host]);
@@ -515,6 +588,27 @@ impl Run {
                     .model
                     .set_access(1, group.into(), states[usize::from(state % 3)]);
             }
+            Step::Show { nsid, hosts } => {
+                let shown = |bits: u8| {
+                    let hosts = HOSTS.iter().enumerate();
+                    let shown = hosts.filter(move |(at, _)| bits & 1 << at != 0);
+                    shown.map(|(_, host)| name(host)).collect()
+                };
+                // The subsystem may not have this namespace.
+                let nsid = u32::from(nsid % 8);
+                let hosts = hosts.map(shown);
+                let _ = self.model.set_hosts(&name(DISKS), nsid, hosts);
+                self.look_at(nsid);
+            }
+            Step::Limit { rate } => {
+                let limit = rate.map(|rate| Limit {
+                    ios_per_second: Some(rate.into()),
+                    bytes_per_second: None,
+                    burst: Limit::USUAL_BURST,
+                });
+                let set = self.model.limit_host(&name(DISKS), &name(ALLOWED), limit);
+                assert_eq!(set.is_ok(), limit.is_none_or(|limit| limit.is_valid()));
+            }
             Step::Forbid => {
                 let _ = self.model.forbid_host(&name(DISKS), &name(ALLOWED));
                 self.model
@@ -544,7 +638,8 @@ fn sqe(opcode: u8, flags: u8, nsid: u32, dwords: [u32; 6]) -> Sqe {
 }
 
 /// Returns the number of iterations: that of `FUZZ_ITERATIONS`, or `usual`. The harness of the hosts fails if `STEPS`,
-/// `SUCCEEDED` (commands) or `WAITED` (event requests), summed over all iterations, is too low for their number.
+/// `SUCCEEDED` (commands), `WAITED` (event requests) or `HIDDEN`, summed over all iterations, is too low for their
+/// number.
 fn iterations(usual: usize) -> usize {
     let asked = std::env::var("FUZZ_ITERATIONS").ok();
     asked.map_or(usual, |asked| asked.parse().expect("a number"))
@@ -553,6 +648,8 @@ fn iterations(usual: usize) -> usize {
 static SUCCEEDED: AtomicU64 = AtomicU64::new(0);
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static STEPS: AtomicU64 = AtomicU64::new(0);
+/// Number of answers about namespaces of a subsystem that has one which the host does not see.
+static HIDDEN: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
@@ -576,10 +673,12 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
             }
             run.end();
         });
-    let done = [&STEPS, &SUCCEEDED, &WAITED].map(|count| count.load(Ordering::Relaxed));
-    // Each iteration has 24 random steps. The other two bounds are averages over many iterations.
+    let done = [&STEPS, &SUCCEEDED, &WAITED, &HIDDEN];
+    let done = done.map(|count| count.load(Ordering::Relaxed));
+    println!("{done:?}");
+    // Each iteration has 24 random steps. The other bounds are averages over many iterations.
     let worlds = worlds as u64;
-    let least = [worlds * 20, worlds * 2, worlds * 6 / 1_000];
+    let least = [worlds * 20, worlds * 2, worlds * 6 / 1_000, worlds / 50];
     let is_enough = done.iter().zip(least).all(|(done, least)| *done >= least);
     assert!(is_enough, "{done:?}, not {least:?}");
     BESIDE.report();
