@@ -555,9 +555,8 @@ impl Controller {
         // A pair whose method is called from here on rings no doorbell.
         self.health.end(Cause::Stopped);
         let function = self.function.name();
-        if was_ready && reset.shut_down(is_idle, self.shutdown_limit).is_err() {
-            let limit_ms = self.shutdown_limit.as_millis();
-            tracing::warn!(function, limit_ms, "is not shut down in its time (CC.SHN)");
+        if was_ready && let Err(cause) = reset.shut_down(is_idle, self.shutdown_limit) {
+            tracing::warn!(function, %cause, "is not shut down (CC.SHN)");
         }
         // A controller that answers finishes what it writes. The reset of the function ends the others.
         if was_ready && reset.disable(self.cap, self.quirks).is_err() {
@@ -880,11 +879,16 @@ impl Reset<'_> {
         };
         let shut_down = Le32::new(now & !cc::SHUTDOWN_MASK | kind);
         self.properties.write(|r| &r.cc, shut_down);
-        let is_complete = |status| status & csts::SHUTDOWN_MASK == csts::SHUTDOWN_COMPLETE;
-        if self.wait_until(limit, is_complete)? {
-            return Ok(());
+        let mut has_failed = false;
+        let is_over = self.wait_until(limit, |status| {
+            has_failed = status & csts::FATAL != 0;
+            has_failed || status & csts::SHUTDOWN_MASK == csts::SHUTDOWN_COMPLETE
+        })?;
+        match (has_failed, is_over) {
+            (true, _) => Err(Cause::Fatal),
+            (false, true) => Ok(()),
+            (false, false) => Err(Cause::ShutDown { limit }),
         }
-        Err(Cause::Stopped)
     }
 
     /// Waits until CSTS.RDY has a value.

@@ -24,6 +24,12 @@ pub enum Cause {
         /// Time limit.
         limit: Duration,
     },
+    /// It has not completed its shutdown (CSTS.SHST).
+    #[error("CSTS.SHST has not become 2 within {} ms", limit.as_millis())]
+    ShutDown {
+        /// Time limit.
+        limit: Duration,
+    },
     /// A command was not answered in time.
     #[error("a command with opcode {opcode:#04x} of queue {queue} has no answer after {} ms", limit.as_millis())]
     Silent {

@@ -50,7 +50,7 @@ pub use settings::{
     ControlSettings, ControlSocket, HostSettings, NamespaceSettings, PortSettings, Settings,
     SubsystemSettings,
 };
-pub use ssds::follow_ssds;
+pub use ssds::SsdEvents;
 pub use state::{Daemon, DaemonError};
 pub use status::{
     ControllerStatus, HostLimitStatus, NamespaceStatus, PortStatus, Status, SubsystemStatus,

@@ -46,6 +46,7 @@ impl Daemon {
     pub fn reload(&mut self, wanted: &Settings) -> Reloaded {
         let mut told = Reloaded::default();
         self.set_limits(wanted, &mut told);
+        self.take_access_away(wanted, &mut told);
         self.set_hosts_of_namespaces(wanted, &mut told);
         let before = self.settings().clone();
         for (what, differs) in [
@@ -120,6 +121,26 @@ impl Daemon {
                 {
                     let set = self.set_limit(&name, nsid, is_to_be.limit);
                     told.took(format!("limit of namespace {nsid} of {name}"), set);
+                }
+            }
+        }
+    }
+
+    /// Ends the access of hosts that are not to have it. A namespace may be shown to more hosts afterwards, none of
+    /// which must be one of these.
+    fn take_access_away(&mut self, wanted: &Settings, told: &mut Reloaded) {
+        for (name, there) in self.settings().subsystems.clone() {
+            let Some(of) = wanted.subsystems.get(&name) else {
+                continue;
+            };
+            if there.any_host && !of.any_host {
+                let set = self.set_any_host(&name, false);
+                told.took(format!("any_host = false of subsystem {name}"), set);
+            }
+            for host in there.hosts.keys() {
+                if !of.hosts.contains_key(host) {
+                    let forbidden = self.forbid_host(&name, host);
+                    told.took(format!("host {host} of {name} removed"), forbidden);
                 }
             }
         }
@@ -271,16 +292,9 @@ impl Daemon {
             let what = format!("queues = {} of subsystem {name}", wanted.queues);
             told.took(what, set);
         }
-        if there.any_host != wanted.any_host {
-            let set = self.set_any_host(name, wanted.any_host);
-            let what = format!("any_host = {} of subsystem {name}", wanted.any_host);
-            told.took(what, set);
-        }
-        for host in there.hosts.keys() {
-            if !wanted.hosts.contains_key(host) {
-                let forbidden = self.forbid_host(name, host);
-                told.took(format!("host {host} of {name} removed"), forbidden);
-            }
+        if !there.any_host && wanted.any_host {
+            let set = self.set_any_host(name, true);
+            told.took(format!("any_host = true of subsystem {name}"), set);
         }
         for (host, settings) in &wanted.hosts {
             // The keys are compared, too, because the content of a file may have changed. A host has one key for all
@@ -416,6 +430,42 @@ mod tests {
             assert_eq!(allows(&daemon), any_host);
             assert_eq!(daemon.settings(), &settings);
         }
+    }
+
+    /// A host that the new file keeps out must not see what the new file shows, not even for a moment.
+    #[test]
+    fn a_reload_ends_the_access_of_hosts_before_it_shows_a_namespace_to_more() {
+        let of = name("nqn.2026-11.test:a");
+        let mut settings = Settings::default();
+        let mut subsystem = SubsystemSettings::new(&of);
+        subsystem.any_host = true;
+        let other = name("nqn.2026-11.test:other");
+        subsystem
+            .hosts
+            .insert(other.clone(), HostSettings::default());
+        let mut namespace = NamespaceSettings::new(&of, 1, Source::Memory(1 << 20));
+        namespace.hosts = Some([name(HOST)].into());
+        subsystem.namespaces.insert(1, namespace);
+        settings.subsystems.insert(of.clone(), subsystem);
+        let mut daemon = Daemon::new(Target::default());
+        daemon.reload(&settings);
+        let subsystem = settings.subsystems.get_mut(&of).expect("a subsystem");
+        subsystem.any_host = false;
+        subsystem.hosts.remove(&other);
+        subsystem.hosts.insert(name(HOST), HostSettings::default());
+        subsystem.namespaces.get_mut(&1).expect("it").hosts = None;
+        let told = daemon.reload(&settings);
+        assert_eq!(
+            told.done,
+            [
+                format!("any_host = false of subsystem {of}"),
+                format!("host {other} of {of} removed"),
+                format!("hosts of namespace 1 of {of}"),
+                format!("host {HOST} of {of} added"),
+            ],
+            "{told:?}"
+        );
+        assert_eq!(daemon.settings(), &settings);
     }
 
     /// Hosts keep the namespace, with its serial number, when only its limit changes.

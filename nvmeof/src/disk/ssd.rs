@@ -302,6 +302,8 @@ pub struct SsdDisk {
     shift: u8,
     is_protected: bool,
     bytes: AtomicU64,
+    /// True once the namespace was found in another format. Operations fail then.
+    has_ended: AtomicBool,
 }
 
 impl SsdDisk {
@@ -317,6 +319,7 @@ impl SsdDisk {
             shift: namespace.block_bytes.trailing_zeros() as u8,
             is_protected: namespace.is_write_protected,
             bytes: AtomicU64::new(namespace.blocks * u64::from(namespace.block_bytes)),
+            has_ended: AtomicBool::new(false),
             ssd,
         })
     }
@@ -372,16 +375,34 @@ impl SsdDisk {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Reads the size of the namespace.
+    /// Returns whether operations fail, because the SSD has ended or the namespace has another format.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ssd.has_ended() || self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Ends the disk. Commands with the earlier block size would transfer other lengths than their buffers have.
+    fn end(&self, why: &str) -> DiskError {
+        self.has_ended.store(true, Ordering::Release);
+        DiskError::Ssd {
+            name: self.ssd.name.clone(),
+            error: format!("namespace {} {why}; its operations fail", self.nsid),
+        }
+    }
+
+    /// Reads the size of the namespace. Ends the disk if the namespace was formatted otherwise.
     pub(super) fn refresh(&self) -> Result<(), DiskError> {
         let nsid = self.nsid;
-        let namespace = self.ssd.with(|controller| controller.namespace(nsid))?;
+        let namespace = self
+            .ssd
+            .with(|controller| match controller.namespace(nsid) {
+                Err(NvmeError::Unsupported { what, .. }) => Ok(Err(self.end(&what))),
+                other => other.map(Ok),
+            })??;
         let (now, before) = (namespace.block_bytes, 1 << self.shift);
         if now != before {
-            return Err(DiskError::Ssd {
-                name: self.ssd.name.clone(),
-                error: format!("namespace {nsid} has blocks of {now} bytes now, and had {before}"),
-            });
+            let why = format!("has blocks of {now} bytes now, and had {before}");
+            return Err(self.end(&why));
         }
         let bytes = namespace.blocks << self.shift;
         self.bytes.store(bytes, Ordering::Relaxed);

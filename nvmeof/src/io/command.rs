@@ -48,7 +48,7 @@ pub(crate) type WaitKey = (Moment, u64);
 pub(crate) enum Event {
     /// The command has been received.
     Received,
-    /// The limit of the namespace lets the command go on, if there is a limit.
+    /// The limits of the namespace and the host let the command go on, if there are limits.
     Admitted,
     /// The command has got the buffers that it needs.
     Placed {
@@ -70,7 +70,7 @@ pub(crate) enum Event {
 /// The next action for a command.
 #[derive(Debug)]
 pub(crate) enum Do {
-    /// The namespace has a limit. The caller calls [`super::Commands::reserve`] with the time.
+    /// The namespace or the host has a limit. The caller calls [`super::Commands::reserve`] with the time.
     Limit,
     /// Give the command this many buffers; then [`Event::Placed`] follows.
     Buffer(usize),

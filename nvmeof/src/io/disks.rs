@@ -236,8 +236,9 @@ impl Disks {
     }
 
     /// Waits until the kernel no longer uses the worker's memory, at most for the given time. If a disk still hangs
-    /// then, the ring is leaked with the memory and the files of its operations.
-    pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
+    /// then, the ring is leaked with the memory and the files of its operations. Returns whether all operations have
+    /// ended.
+    pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<bool, ReactorError> {
         let until = RealClock::new().now() + no_longer_than;
         while self.ssds.outstanding() > 0 && RealClock::new().now() < until {
             let slept = self.sleep(&[], POLL_INTERVAL);
@@ -257,7 +258,7 @@ impl Disks {
             // The drop of a reactor waits for its operations once more.
             core::mem::forget(self.reactor);
         }
-        waited.map(|_| ())
+        waited.map(|_| operations == 0)
     }
 }
 
@@ -289,7 +290,8 @@ mod tests {
         };
         assert_eq!(disks.ask(&disk, read, 0).expect("a place"), 1);
         drop(disk);
-        disks.end(Duration::ZERO).expect("the time is over");
+        let all_ended = disks.end(Duration::ZERO).expect("the time is over");
+        assert!(!all_ended);
         to.write_all(&[1]).expect("the read has its file");
     }
 }

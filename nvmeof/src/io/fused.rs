@@ -22,7 +22,7 @@ use super::namespaces::{Local, LocalLists};
 use super::permit::{Issuer, check, is_reservation};
 use super::state::{State, Step};
 use super::work::Work;
-use crate::model::HostId;
+use crate::model::{HostId, Namespace};
 use crate::nvme::command::{FUSE, FUSE_FIRST, FUSE_SECOND, PSDT, PSDT_SGL, io as opcode};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
@@ -168,6 +168,13 @@ impl Commands {
         }
     }
 
+    /// Returns the namespaces that have commands at their disks.
+    pub(crate) fn at_disks(&self) -> Vec<Arc<Namespace>> {
+        let busy = self.ios.iter().filter(|io| io.is_at_disk());
+        let of = busy.filter_map(|io| self.lists.noted(io.used));
+        of.map(|local| Arc::clone(&local.namespace)).collect()
+    }
+
     /// Makes a command wait until a lock is released.
     #[cold]
     pub(super) fn block(&mut self, at: u32) {
@@ -179,7 +186,12 @@ impl Commands {
     pub(crate) fn locked(&mut self, at: u32, issuer: Option<&Issuer<'_>>) -> Do {
         let io = &mut self.ios[at as usize]; // CAST: widening.
         io.step(Step::Locked);
+        // A preempted host's command may still change the disk, so Preempt and Abort has not done what it says.
+        let has_failed = io.lock.as_ref().is_some_and(|lock| lock.has_failed());
         match issuer {
+            Some(_) if is_reservation(io.sqe.opcode) && has_failed => {
+                Do::Refuse(Status::INTERNAL.dnr())
+            }
             Some(issuer)
                 if (io.partner.is_some() || is_reservation(io.sqe.opcode)) && !io.is_orphan =>
             {

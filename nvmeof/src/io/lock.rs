@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::model::{HostId, Namespace};
 
@@ -34,10 +34,13 @@ pub(crate) struct Lock {
     busy: AtomicUsize,
     owner: Arc<dyn LockOwner>,
     io: u32,
+    /// True if a command of the lock's scope may be at a disk for ever.
+    has_failed: AtomicBool,
 }
 
 impl Lock {
-    /// Makes a lock that `workers` workers must pass before command `io` of `owner` continues.
+    /// Makes a lock that `workers` workers must pass before command `io` of `owner` continues. It has failed from the
+    /// start if an ended worker has abandoned commands of the namespace.
     pub(crate) fn new(
         namespace: &Arc<Namespace>,
         scope: Scope,
@@ -51,7 +54,18 @@ impl Lock {
             busy: AtomicUsize::new(workers),
             owner,
             io,
+            has_failed: AtomicBool::new(namespace.is_abandoned()),
         }
+    }
+
+    /// Records that the caller's commands may be at the disk for ever. The caller passes the lock afterwards.
+    pub(crate) fn fail(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Returns whether a command of the lock's scope may be at a disk for ever.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// Records that one more worker has passed the lock. The last worker notifies the owner.

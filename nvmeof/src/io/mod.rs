@@ -14,7 +14,7 @@
 //!
 //! ```text
 //!   received    Is it inside the namespace? May the host do it? Has the data the right length?
-//!   Limit       Has the namespace a limit? Then it may have to wait for its time
+//!   Limit       Has the namespace or the host a limit? Then it may have to wait for its time
 //!   Buffer      Up to 4 KiB are in the command's own page. More is in a buffer, which it may have to wait for
 //!   Fetch       Data from the host, unless it came in the capsule
 //!   execute     Disk: one operation, or several, one after the other; a flush of all disks at once

@@ -159,7 +159,7 @@ impl SsdQueues {
         now: Instant,
     ) -> Result<(), ReactorError> {
         let ssd = disk.ssd();
-        if ssd.has_ended() {
+        if disk.has_ended() {
             return Err(failed(ssd, "an operation", Errno::ENODEV));
         }
         let same = |queue: &Queue| Arc::ptr_eq(&queue.ssd, ssd);

@@ -22,7 +22,7 @@
 //! ```text
 //!    READY_TO_EXECUTE ---Block---> BLOCKED ---Unblock---> READY_TO_EXECUTE     another pair has locked the block
 //!    READY_TO_EXECUTE ---Pair----> PAIRED  ---Join------> READY_TO_EXECUTE     the partner is not ready yet
-//!    READY_TO_EXECUTE ---Lock----> LOCKING ---Locked----> READY_TO_EXECUTE     writes at the block are drained
+//!    READY_TO_EXECUTE ---Lock----> LOCKING ---Locked----> READY_TO_EXECUTE     commands of the lock are drained
 //! ```
 //!
 //! A command of a namespace or a host with a limit ([`super::limits`]) may wait outside of NEW:
@@ -60,7 +60,7 @@ pub(crate) enum State {
     ReadyToExecute,
     /// The command belongs to a fused pair and waits for its partner.
     Paired,
-    /// The command waits until no worker has a write at its block.
+    /// The command waits until no worker has a command of its lock ([`super::lock`]) at a disk.
     Locking,
     /// The command is a write, or the first of a pair, and waits until its block is unlocked.
     Blocked,

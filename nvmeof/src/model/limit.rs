@@ -5,9 +5,10 @@
 //! I/Os after an idle time begin at once until the burst is used up, and the others at the rate. An I/O may be larger
 //! than the burst: those that follow it wait longer then.
 //!
-//! All workers share the schedules. A command of a host with a limit at a namespace with a limit reserves its time at
-//! both. An I/O reserves its time when it arrives, so I/Os begin in the order in which they came, whichever worker has
-//! them. One that ends before its time has come gives it back.
+//! All workers share the schedules. An I/O reserves its time when it arrives, so I/Os begin in the order in which they
+//! came, whichever worker has them. One that ends before its time has come gives it back. A command of a host with a
+//! limit at a namespace with a limit waits for its time at the host first. Then it reserves its time at the namespace,
+//! and what it has got at the host is spent, however it ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -52,6 +52,8 @@ pub struct Namespace {
     host_limits: Arc<HostLimits>,
     /// Blocks that compare and write has locked against writes, each with the worker of the pair.
     locks: Mutex<Vec<(u64, WorkerId)>>,
+    /// True once a worker has ended that had commands at the disk which the disk may carry out at any time.
+    is_abandoned: AtomicBool,
     /// Counters of each worker, and the sums of the workers that have ended.
     tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
@@ -126,6 +128,7 @@ impl Namespace {
             limiter: Mutex::default(),
             host_limits: Arc::clone(host_limits),
             locks: Mutex::default(),
+            is_abandoned: AtomicBool::new(false),
             reservations: Mutex::default(),
             tallies: Mutex::default(),
         }
@@ -265,6 +268,16 @@ impl Namespace {
     pub(crate) fn locks(&self) -> Vec<u64> {
         let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         locks.iter().map(|(block, _)| *block).collect()
+    }
+
+    /// Records that a worker has ended with commands at the disk.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    /// Returns whether a worker has ended with commands at the disk.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Locks a block for a pair of a worker. Returns false if it is locked already.

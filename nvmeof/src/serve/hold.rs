@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A worker that is quiet stays quiet until the release, because nothing but a capsule begins a command. It may have to
-//! confirm the locks of others before, so workers pause only when all are quiet.
+//! pass the locks of others and to look for the commands of their Aborts before, so workers pause only when all are
+//! quiet.
 
 use std::collections::{BTreeMap, BTreeSet};
 

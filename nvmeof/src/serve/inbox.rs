@@ -10,7 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::search::{Search, SearchOwner};
 use crate::io::{Fence, Lock, LockOwner};
-use crate::model::Answer;
+use crate::model::{Answer, Namespace};
 
 /// A message to a worker.
 #[derive(Clone, Debug)]
@@ -51,6 +51,26 @@ pub(super) enum Message {
     Hold,
     /// The worker must stop.
     Stop,
+}
+
+impl Message {
+    /// Drops a message of a worker that handles no more. Another worker that waits for this one goes on.
+    pub(super) fn give_up(self) {
+        match self {
+            Self::Fence(lock) => lock.pass(),
+            Self::Abort(search) => search.pass(false),
+            Self::Event(_)
+            | Self::Reset(..)
+            | Self::Over(_)
+            | Self::Queue(_)
+            | Self::Authenticated { .. }
+            | Self::Locked(_)
+            | Self::Unlocked
+            | Self::Searched { .. }
+            | Self::Hold
+            | Self::Stop => {}
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -150,6 +170,8 @@ pub(super) struct Membership {
     pub fences: Vec<Fence>,
     /// True if the worker was parked: its inbox stays open.
     is_parked: bool,
+    /// True if the worker's commands may be at disks for ever.
+    is_abandoning: bool,
 }
 
 impl Membership {
@@ -158,7 +180,15 @@ impl Membership {
             inbox,
             fences: Vec::new(),
             is_parked: false,
+            is_abandoning: false,
         }
+    }
+
+    /// Records that the worker ends with commands at the disks of these namespaces. The locks that it has not passed,
+    /// and later ones of these namespaces, fail.
+    pub(super) fn abandon(&mut self, at_disks: &[Arc<Namespace>]) {
+        self.is_abandoning = true;
+        at_disks.iter().for_each(|one| one.abandon());
     }
 
     /// Drops this value without closing the inbox.
@@ -173,22 +203,19 @@ impl Drop for Membership {
             return;
         }
         for message in self.inbox.close() {
-            match message {
-                Message::Fence(lock) => lock.pass(),
-                Message::Abort(search) => search.pass(false),
-                Message::Event(_)
-                | Message::Reset(..)
-                | Message::Over(_)
-                | Message::Queue(_)
-                | Message::Authenticated { .. }
-                | Message::Locked(_)
-                | Message::Unlocked
-                | Message::Searched { .. }
-                | Message::Hold
-                | Message::Stop => {}
+            if let Message::Fence(lock) = &message
+                && self.is_abandoning
+            {
+                lock.fail();
             }
+            message.give_up();
         }
-        self.fences.drain(..).for_each(|one| one.lock.pass());
+        for fence in self.fences.drain(..) {
+            if self.is_abandoning {
+                fence.lock.fail();
+            }
+            fence.lock.pass();
+        }
     }
 }
 
@@ -203,7 +230,14 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::thread::{scope, yield_now};
 
+    use uuid::Uuid;
+
+    use super::super::target::Target;
     use super::*;
+    use crate::disk::{Disk, Source};
+    use crate::io::Scope;
+    use crate::model::{NamespaceConfig, SubsystemConfig};
+    use crate::nvme::Nqn;
 
     /// A sleep of a worker ends while the descriptor is readable (level-triggered). So the descriptor of an empty inbox
     /// must not be readable, however the steps of sender and receiver interleave.
@@ -237,6 +271,64 @@ mod tests {
             }
         });
         assert_eq!(readable, 0, "rounds of {ROUNDS}");
+    }
+
+    fn namespace() -> Arc<Namespace> {
+        let name: Nqn = "nqn.2026-11.test:a".parse().expect("a name");
+        let target = Target::default();
+        target.with(|model| {
+            let config = SubsystemConfig {
+                name: name.clone(),
+                serial: "a".to_owned(),
+                model: "a".to_owned(),
+                any_host: true,
+                queues: 1,
+            };
+            model.add_subsystem(config).expect("a subsystem");
+            let disk = Disk::open(Source::Memory(1 << 20), 9, false);
+            let config = NamespaceConfig {
+                nsid: Some(1),
+                uuid: Uuid::from_u128(1),
+                group: 1,
+                hosts: None,
+                disk: disk.expect("memory"),
+            };
+            model.add_namespace(&name, config).expect("a namespace");
+            model.namespace(&name, 1).expect("it is there")
+        })
+    }
+
+    /// A worker that ends while its commands are at a disk that hangs lets those who wait go on, but a write of a
+    /// preempted host may follow. So their
+    /// locks have failed, and so have later ones.
+    #[test]
+    fn a_worker_that_ends_with_commands_at_a_disk_fails_the_locks_of_the_namespace() {
+        for (is_abandoning, is_read) in [(false, false), (true, false), (true, true)] {
+            let namespace = namespace();
+            let inbox = Arc::new(Inbox::new().expect("a descriptor"));
+            let owner = Arc::new(Inbox::new().expect("a descriptor"));
+            let lock = || {
+                let owner = Arc::clone(&owner) as Arc<dyn LockOwner>;
+                Arc::new(Lock::new(&namespace, Scope::Hosts(Vec::new()), 1, owner, 5))
+            };
+            let mut membership = Membership::new(Arc::clone(&inbox));
+            let first = lock();
+            if is_read {
+                let lock = Arc::clone(&first);
+                let busy = vec![1];
+                membership.fences.push(Fence { lock, busy });
+            } else {
+                assert!(inbox.put(Message::Fence(Arc::clone(&first))));
+            }
+            if is_abandoning {
+                membership.abandon(&[Arc::clone(&namespace)]);
+            }
+            drop(membership);
+            let told = owner.take();
+            assert!(matches!(told.front(), Some(Message::Locked(5))), "{told:?}");
+            assert_eq!(first.has_failed(), is_abandoning);
+            assert_eq!(lock().has_failed(), is_abandoning);
+        }
     }
 
     #[test]

@@ -201,9 +201,7 @@ impl Worker {
     /// Handles the messages that have come since the worker paused, and checks that it is quiet.
     fn settle(&mut self) -> Result<(), WorkerParkError> {
         let worker = self.id;
-        for message in self.membership.inbox.take() {
-            self.hear(message)?;
-        }
+        self.hear_all()?;
         if self.is_stopping.is_some() {
             return Err(WorkerParkError::Stopping { worker });
         }

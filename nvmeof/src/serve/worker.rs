@@ -12,6 +12,7 @@ use std::time::Duration;
 use udapl::connection::PspHandle;
 use udapl::event::{AsyncEvent, DtoCompletion};
 use udapl::memory::PzHandle;
+use udapl::reactor::ReactorError;
 use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::wait::Arm;
 use udapl::{
@@ -30,7 +31,7 @@ use super::target::{Member, Over, Target};
 use super::times::Timing;
 use crate::io::{Commands, Disks, Io, QueueId, State, Step};
 use crate::lines::Lines;
-use crate::model::{Moment, WorkerId};
+use crate::model::{Moment, Namespace, WorkerId};
 
 /// Maximum number of events that one poll returns.
 const EVENTS: usize = 32;
@@ -109,8 +110,8 @@ pub struct Worker {
     pub(super) memory: Memory,
     /// All command slots: first those with a receive, then those for responses to event requests.
     pub(super) commands: Commands,
-    /// Lock requests of all workers, also of this one. They are confirmed when the disks have ended their writes, or
-    /// when these have been leaked ([`Disks::end`]).
+    /// Locks of all workers, also of this one. They are passed when the disks have ended the commands that they wait
+    /// for, or when these have been leaked ([`Disks::end`]).
     pub(super) membership: Membership,
     /// Registration at the target. It is dropped after `commands`, because it unlocks the blocks of pairs.
     pub(super) member: Member,
@@ -138,6 +139,19 @@ pub struct Worker {
     pub(super) iterations: u32,
     pub(super) is_stopping: Option<Moment>,
     pub(super) over: Over,
+}
+
+/// Waits for the operations of a worker that ends.
+fn end_disks(
+    disks: Disks,
+    at_disks: &[Arc<Namespace>],
+    membership: &mut Membership,
+) -> Result<(), ReactorError> {
+    let ended = disks.end(DRAIN_TIMEOUT);
+    if !matches!(ended, Ok(true)) {
+        membership.abandon(at_disks);
+    }
+    ended.map(|_| ())
 }
 
 impl Worker {
@@ -245,9 +259,11 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::run`].
-    pub fn end(self, served: Result<Served, WorkerError>) -> Result<Over, WorkerError> {
+    pub fn end(mut self, served: Result<Served, WorkerError>) -> Result<Over, WorkerError> {
         if let Err(error) = served {
-            if let Err(of_disks) = self.commands.disks.end(DRAIN_TIMEOUT) {
+            let at_disks = self.commands.at_disks();
+            let disks = self.commands.disks;
+            if let Err(of_disks) = end_disks(disks, &at_disks, &mut self.membership) {
                 tracing::error!(
                     worker = self.id,
                     error = %of_disks,
@@ -309,9 +325,7 @@ impl Worker {
             self.member.report_counts(&self.over);
         }
         let mut moved = self.poll_disks()?;
-        for message in self.membership.inbox.take() {
-            self.hear(message)?;
-        }
+        self.hear_all()?;
         if self.commands.wake().is_some() {
             moved |= self.end_waits()?;
         }
@@ -456,6 +470,18 @@ impl Worker {
         }
     }
 
+    /// Handles all messages that have come. If that fails, no other worker waits for an answer to one of them.
+    pub(super) fn hear_all(&mut self) -> Result<(), WorkerError> {
+        let mut messages = self.membership.inbox.take();
+        while let Some(message) = messages.pop_front() {
+            if let Err(error) = self.hear(message) {
+                messages.into_iter().for_each(Message::give_up);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
         match message {
             Message::Event(controller) => self.report_events(controller),
@@ -594,14 +620,15 @@ impl Worker {
             mut over,
             commands,
             config,
-            membership,
+            mut membership,
             ..
         } = self;
         let left = commands.ios.iter().filter(|io| io.state() != State::Free);
         over.ios_left = left.count();
         over.buffers_left = (config.buffers as usize).saturating_sub(commands.buffers.free()); // CAST: widening.
         // The disks must finish their operations before the memory is freed.
-        commands.disks.end(DRAIN_TIMEOUT)?;
+        let at_disks = commands.at_disks();
+        end_disks(commands.disks, &at_disks, &mut membership)?;
         drop(membership);
         ia_close(ia, CloseFlags::Abrupt).map_err(|error| WorkerError::Close(Box::new(error)))?;
         Ok(over)

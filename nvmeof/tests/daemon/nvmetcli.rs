@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use nvmeof::nvme::command::io;
 use nvmeof::nvme::{Nqn, Status};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::host::transfer;
-use crate::process::{Place, parsed};
+use crate::process::{KEY, Place, parsed};
 
 const VOLUME: &str = "nqn.2003-01.org.linux-nvme:pvc-1";
 
@@ -165,5 +165,114 @@ never
         (&4.into(), &false.into())
     );
     assert_eq!(made["hosts"][0], "nqn.2026-11.test:h");
+    process.end()
+}
+
+/// A script that makes what is there already, or takes a namespace away and brings it back, changes nothing else.
+#[test]
+fn what_the_shell_finds_keeps_its_settings() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let disk = place.path("volume");
+    std::fs::File::create(&disk)?.set_len(1 << 20)?;
+    let key = place.path("key");
+    std::fs::write(&key, KEY)?;
+    let host = "nqn.2026-11.test:h";
+    let of = json!({"nqn": VOLUME, "host": [{"nqn": host, "key": key}], "namespace": [
+        {"nsid": 1, "file": disk, "block_size": 4096, "read_only": true, "hosts": [host]},
+        {"nsid": 2, "memory": "1MiB"},
+    ]});
+    let _: bool = place.client()?.call("subsystem.add", of)?;
+    let settings = || -> Result<String> { Ok(place.client()?.call("settings", Value::Null)?) };
+    let before = settings()?;
+    assert!(before.contains("key = "), "{before}");
+    let again = format!(
+        "cd /subsystems/{VOLUME}/allowed_hosts
+create {host}
+cd ../namespaces/1
+set device path={}
+disable
+enable
+cd ../2
+set ana_grpid grpid=1
+enable
+",
+        disk.display()
+    );
+    let (succeeded, said) = shell(&place, &again)?;
+    assert!(succeeded && said.is_empty(), "{said}");
+    assert_eq!(settings()?, before);
+    for (lines, wanted) in [
+        (
+            "cd /subsystems/S/namespaces/2\ndisable\n",
+            "line 2: disable: it has a limit, or its disk is no file",
+        ),
+        (
+            "cd /subsystems/S/namespaces/2\nset ana_grpid grpid=2\n",
+            "namespace 2 is enabled, and its group stays",
+        ),
+        (
+            "cd /subsystems/S/namespaces\ncreate 3\n",
+            "namespace 3 of S is not enabled",
+        ),
+        (
+            "cd /subsystems/S/namespaces\ncd one two\ndelete 2\n",
+            "line 3: delete 2: nothing is deleted here",
+        ),
+        (
+            "cd /ports/1/subsystems\ndelete S\n",
+            "S is not deleted, and every port has all subsystems",
+        ),
+        (
+            "cd /ports/1/subsystems\ncreate nqn.2026-11.test:none\n",
+            "there is no such subsystem",
+        ),
+        ("cd /hosts\ndelete nqn.2026-11.test:h\n", "allows it still"),
+        (
+            "cd /subsystems/S/namespaces/1\ndisable\nsaveconfig\nenable\n",
+            "line 3: saveconfig: the file would lose namespace 1 of S",
+        ),
+    ] {
+        let (succeeded, said) = shell(
+            &place,
+            &lines
+                .replace("S/", &format!("{VOLUME}/"))
+                .replace("delete S", &format!("delete {VOLUME}")),
+        )?;
+        let wanted = wanted
+            .replace("S is", &format!("{VOLUME} is"))
+            .replace("of S", &format!("of {VOLUME}"));
+        assert!(
+            !succeeded && said.contains(&wanted),
+            "{wanted:?} is not in {said}"
+        );
+    }
+    let status: Value = place.client()?.call("status", Value::Null)?;
+    let all = status["subsystems"].as_array().context("a list")?;
+    let there = all.iter().find(|one| one["nqn"] == VOLUME);
+    let there = there.context("it is there")?["namespaces"]
+        .as_array()
+        .map(Vec::len);
+    assert_eq!(there, Some(2));
+    process.end()
+}
+
+/// Of more than a mebibyte, no line is carried out in part.
+#[test]
+fn a_line_that_is_cut_is_not_carried_out() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut lines = "#\n".repeat((1 << 19) - 4);
+    lines.push_str("/subsystems create nqn.2026-11.test:1\n");
+    let (succeeded, said) = shell(&place, &lines)?;
+    assert!(
+        !succeeded && said.contains("more than 1048576 bytes"),
+        "{said}"
+    );
+    let status: Value = place.client()?.call("status", Value::Null)?;
+    assert!(
+        !status.to_string().contains("nqn.2026-11.test:1"),
+        "{status}"
+    );
     process.end()
 }

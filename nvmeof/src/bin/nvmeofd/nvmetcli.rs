@@ -13,8 +13,11 @@
 //!   /ports/N/subsystems                 create, delete: every port has all subsystems here
 //!   /hosts                              create, delete: a host is there as soon as a subsystem allows it
 //! ```
+//!
+//! The daemon has no disabled namespaces. One that is disabled is removed, and its settings stay with this program
+//! until it is enabled again. At the end of the lines it must be enabled or deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io::{BufRead, Read as _, Write as _, stderr, stdin, stdout};
 use std::path::PathBuf;
@@ -24,6 +27,8 @@ use serde_json::{Map, Value, json};
 
 /// Maximum number of bytes that are read.
 const LONGEST: u64 = 1 << 20;
+
+const NO_SUBSYSTEM: &str = "there is no such subsystem";
 
 /// Arguments of `nvmeofd nvmetcli`.
 #[derive(clap::Args)]
@@ -41,6 +46,10 @@ struct Shell {
     at: Vec<String>,
     subsystems: BTreeMap<String, Attributes>,
     namespaces: BTreeMap<(String, u32), Attributes>,
+    /// Namespaces that were disabled and not enabled again.
+    disabled: BTreeSet<(String, u32)>,
+    /// Subsystems that were taken from a port. Each must be deleted, because every port has all subsystems.
+    unexported: BTreeSet<String>,
 }
 
 /// Carries the commands out. Returns an error if one of them cannot be carried out.
@@ -50,11 +59,24 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         at: Vec::new(),
         subsystems: BTreeMap::new(),
         namespaces: BTreeMap::new(),
+        disabled: BTreeSet::new(),
+        unexported: BTreeSet::new(),
     };
-    let (mut failed, mut count) = (0, 0);
-    for line in stdin().lock().take(LONGEST).lines() {
+    let (mut failed, mut count, mut bytes) = (0, 0, 0);
+    // One byte more than is carried out, so that a line that is cut is one too many.
+    for line in stdin().lock().take(LONGEST + 1).lines() {
         let line = line?;
         count += 1;
+        bytes += line.len() as u64 + 1; // CAST: widening.
+        if bytes > LONGEST {
+            failed += 1;
+            let told = "this line and the following ones are not carried out";
+            writeln!(
+                stderr(),
+                "nvmeofd: line {count}: {told}: more than {LONGEST} bytes"
+            )?;
+            break;
+        }
         match shell.line(&line) {
             Ok(true) => {}
             Ok(false) => break,
@@ -64,14 +86,15 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    if let Err(error) = shell.add_all() {
-        failed += 1;
-        writeln!(stderr(), "nvmeofd: {error}")?;
+    let left = shell.finish()?;
+    for one in &left {
+        writeln!(stderr(), "nvmeofd: {one}")?;
     }
-    if failed == 0 {
-        return Ok(());
+    match (failed, left.is_empty()) {
+        (0, true) => Ok(()),
+        (0, false) => Err("all lines were carried out, but not all is as they say".into()),
+        _ => Err(format!("{failed} of {count} lines were not carried out").into()),
     }
-    Err(format!("{failed} of {count} lines were not carried out").into())
 }
 
 /// Returns the values of `KEY=VALUE` words.
@@ -118,6 +141,11 @@ impl Shell {
             ("exit", _) => return Ok(false),
             ("cd", []) => self.at.clear(),
             ("cd", [to]) => self.at = place(&at, to),
+            ("cd", _) => {
+                // Commands that follow must not be carried out at the earlier place.
+                self.at = vec!["(nowhere)".to_owned()];
+                return Err("a path is one word; the lines up to the next cd have no place".into());
+            }
             ("ls", _) => self.list()?,
             ("create", [name]) => self.create(&path, name)?,
             ("delete", [name]) => self.delete(&path, name)?,
@@ -127,10 +155,7 @@ impl Shell {
                 ["subsystems", nqn, "namespaces", nsid] => self.disable(nqn, number(nsid)?)?,
                 _ => return Err("only namespaces are disabled".into()),
             },
-            ("saveconfig", _) => {
-                self.add_all()?;
-                self.call("save", json!({}))?;
-            }
+            ("saveconfig", _) => self.save()?,
             _ => return Err("there is no such command here".into()),
         }
         Ok(true)
@@ -183,18 +208,28 @@ impl Shell {
                 Ok(())
             }
             ["subsystems", nqn, "namespaces"] => {
-                let key = (nqn.to_owned(), number(name)?);
-                self.namespaces.entry(key).or_default();
+                let nsid = number(name)?;
+                if !self.subsystems.contains_key(nqn) && self.subsystem(nqn)?.is_none() {
+                    return Err(NO_SUBSYSTEM.into());
+                }
+                if self.namespace(nqn, nsid)?.is_none() {
+                    self.namespaces.entry((nqn.to_owned(), nsid)).or_default();
+                }
                 Ok(())
             }
             ["subsystems", nqn, "allowed_hosts"] => {
                 self.add(nqn)?;
-                let params = json!({ "subsystem": nqn, "host": name });
-                self.call("host.allow", params)?;
+                // A host that is allowed already keeps its key.
+                if !self.allows(nqn, name)? {
+                    let params = json!({ "subsystem": nqn, "host": name });
+                    self.call("host.allow", params)?;
+                }
                 Ok(())
             }
             ["ports", port, "subsystems"] => {
                 self.add(name)?;
+                self.subsystem(name)?.ok_or(NO_SUBSYSTEM)?;
+                self.unexported.remove(name);
                 let (port, status) = (number(port)?, self.call("status", Value::Null)?);
                 let all = status["ports"].as_array();
                 if all.into_iter().flatten().any(|one| one["id"] == port) {
@@ -216,6 +251,7 @@ impl Shell {
             ["subsystems"] => {
                 self.subsystems.remove(name);
                 self.namespaces.retain(|(of, _), _| of != name);
+                self.disabled.retain(|(of, _)| of != name);
                 if self.subsystem(name)?.is_some() {
                     self.call("subsystem.remove", json!({ "nqn": name }))?;
                 }
@@ -223,22 +259,40 @@ impl Shell {
             }
             ["subsystems", nqn, "namespaces"] => {
                 let nsid = number(name)?;
-                self.disable(nqn, nsid)?;
-                self.namespaces.remove(&(nqn.to_owned(), nsid));
+                self.remove(nqn, nsid)?;
+                let key = (nqn.to_owned(), nsid);
+                self.disabled.remove(&key);
+                self.namespaces.remove(&key);
                 Ok(())
             }
             ["subsystems", nqn, "allowed_hosts"] => {
-                let of = self.subsystem(nqn)?;
-                let hosts = of.as_ref().and_then(|of| of["hosts"].as_array());
-                if hosts.into_iter().flatten().any(|host| host == name) {
+                if self.allows(nqn, name)? {
                     let params = json!({ "subsystem": nqn, "host": name });
                     self.call("host.forbid", params)?;
                 }
                 Ok(())
             }
-            ["ports", _, "subsystems"] | ["hosts"] => Ok(()),
+            ["ports", _, "subsystems"] => {
+                if self.subsystem(name)?.is_some() {
+                    self.unexported.insert(name.to_owned());
+                }
+                Ok(())
+            }
+            ["hosts"] => {
+                let status = self.call("status", Value::Null)?;
+                let all = status["subsystems"].as_array();
+                let of = all.into_iter().flatten().find(|of| lists(of, name));
+                of.map_or(Ok(()), |of| {
+                    Err(format!("subsystem {} allows it still", of["nqn"]).into())
+                })
+            }
             _ => Err("nothing is deleted here".into()),
         }
+    }
+
+    /// Returns whether a subsystem of the daemon lists a host.
+    fn allows(&mut self, nqn: &str, host: &str) -> Result<bool, Box<dyn Error>> {
+        Ok(self.subsystem(nqn)?.is_some_and(|of| lists(&of, host)))
     }
 
     fn set(
@@ -252,8 +306,14 @@ impl Shell {
                 .iter()
                 .try_for_each(|(key, value)| self.set_attribute(nqn, key, value)),
             (["subsystems", nqn, "namespaces", nsid], "device" | "ana_grpid") => {
-                let key = ((*nqn).to_owned(), number(nsid)?);
-                let of = self.namespaces.entry(key).or_default();
+                let nsid = number(nsid)?;
+                let there = self.namespace(nqn, nsid)?;
+                let of = self.namespaces.entry(((*nqn).to_owned(), nsid));
+                let mut new = Attributes::new();
+                let of = match there {
+                    Some(_) => &mut new,
+                    None => of.or_default(),
+                };
                 for (key, value) in values {
                     let (key, value) = match *key {
                         "path" => ("file", json!(value)),
@@ -261,6 +321,17 @@ impl Shell {
                         "grpid" => ("group", json!(number(value)?)),
                         _ => return Err(format!("{key} has no equal").into()),
                     };
+                    let is = match (&there, key) {
+                        (Some(there), "file") => Some(&there["disk"]),
+                        (Some(there), key) => Some(&there[key]),
+                        (None, _) => None,
+                    };
+                    if is.is_some_and(|is| *is != value) {
+                        return Err(format!(
+                            "namespace {nsid} is enabled, and its {key} stays; disable it first"
+                        )
+                        .into());
+                    }
                     of.insert(key.to_owned(), value);
                 }
                 Ok(())
@@ -283,7 +354,7 @@ impl Shell {
             of.insert(key.to_owned(), value);
             return Ok(());
         }
-        let there = self.subsystem(nqn)?.ok_or("there is no such subsystem")?;
+        let there = self.subsystem(nqn)?.ok_or(NO_SUBSYSTEM)?;
         if there[key] == value {
             return Ok(());
         }
@@ -301,30 +372,87 @@ impl Shell {
         };
         let nsid = number(nsid)?;
         self.add(nqn)?;
+        if self.namespace(nqn, nsid)?.is_some() {
+            return Ok(());
+        }
         let key = (nqn.to_owned(), nsid);
         let mut params = self.namespaces.get(&key).cloned().unwrap_or_default();
-        if let Some(there) = self.namespace(nqn, nsid)? {
-            let wanted = params.get("file").unwrap_or(&there["disk"]);
-            if *wanted == there["disk"] {
-                return Ok(());
-            }
-            return Err(format!("namespace {nsid} is on {} already", there["disk"]).into());
-        }
         if !params.contains_key("file") {
             return Err("set device path= is missing".into());
         }
         params.insert("subsystem".to_owned(), nqn.into());
         params.insert("nsid".to_owned(), nsid.into());
         self.call("namespace.add", params.into())?;
+        self.namespaces.remove(&key);
+        self.disabled.remove(&key);
         Ok(())
     }
 
-    fn disable(&mut self, nqn: &str, nsid: u32) -> Result<(), Box<dyn Error>> {
+    fn remove(&mut self, nqn: &str, nsid: u32) -> Result<(), Box<dyn Error>> {
         if self.namespace(nqn, nsid)?.is_some() {
             let params = json!({ "subsystem": nqn, "nsid": nsid });
             self.call("namespace.remove", params)?;
         }
         Ok(())
+    }
+
+    /// Removes a namespace, and keeps its settings, with which it is enabled again.
+    fn disable(&mut self, nqn: &str, nsid: u32) -> Result<(), Box<dyn Error>> {
+        let Some(there) = self.namespace(nqn, nsid)? else {
+            return Ok(());
+        };
+        // The status of a limit does not say its burst, and that of another disk than a file does not say all of it.
+        let is_file = there["disk"]
+            .as_str()
+            .is_some_and(|disk| disk.starts_with('/'));
+        if !is_file || there["ios_per_second"] != 0 || there["bytes_per_second"] != 0 {
+            let why = "it has a limit, or its disk is no file, which these commands do not know";
+            return Err(format!("{why}; delete removes it for good").into());
+        }
+        let mut kept = Attributes::new();
+        kept.insert("file".to_owned(), there["disk"].clone());
+        for key in ["uuid", "group", "block_size", "read_only", "hosts"] {
+            if !there[key].is_null() {
+                kept.insert(key.to_owned(), there[key].clone());
+            }
+        }
+        self.remove(nqn, nsid)?;
+        let key = (nqn.to_owned(), nsid);
+        self.namespaces.insert(key.clone(), kept);
+        self.disabled.insert(key);
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<(), Box<dyn Error>> {
+        if let Some((nqn, nsid)) = self.disabled.first() {
+            return Err(format!(
+                "the file would lose namespace {nsid} of {nqn}, which is disabled: enable or delete it"
+            )
+            .into());
+        }
+        if let Some(error) = self.add_all().into_iter().next() {
+            return Err(error.into());
+        }
+        self.call("save", json!({}))?;
+        Ok(())
+    }
+
+    /// Adds what was created. Returns a sentence about each thing that is not as the lines say.
+    fn finish(&mut self) -> Result<Vec<String>, Box<dyn Error>> {
+        let mut left = self.add_all();
+        for (nqn, nsid) in self.namespaces.keys() {
+            left.push(format!(
+                "namespace {nsid} of {nqn} is not enabled, and the daemon does not keep it"
+            ));
+        }
+        for nqn in std::mem::take(&mut self.unexported) {
+            if self.subsystem(&nqn)?.is_some() {
+                left.push(format!(
+                    "{nqn} is not deleted, and every port has all subsystems"
+                ));
+            }
+        }
+        Ok(left)
     }
 
     /// Adds a subsystem to the daemon, if it was created and not added yet.
@@ -336,10 +464,23 @@ impl Shell {
         Ok(())
     }
 
-    fn add_all(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Adds all subsystems that were created. Returns the refusals.
+    fn add_all(&mut self) -> Vec<String> {
         let created: Vec<String> = self.subsystems.keys().cloned().collect();
-        created.iter().try_for_each(|nqn| self.add(nqn))
+        let mut refused = Vec::new();
+        for nqn in created {
+            if let Err(error) = self.add(&nqn) {
+                refused.push(format!("{nqn}: {error}"));
+            }
+        }
+        refused
     }
+}
+
+/// Returns whether the status of a subsystem lists a host.
+fn lists(of: &Value, host: &str) -> bool {
+    let hosts = of["hosts"].as_array();
+    hosts.into_iter().flatten().any(|one| one == host)
 }
 
 /// Returns the place to which a path leads from another one.

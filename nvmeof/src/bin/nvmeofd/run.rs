@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof::daemon::notify::{Notify, watchdog};
 use nvmeof::daemon::{
-    Controlled, Daemon, Mistakes, Reloaded, Settings, counted, file, follow_ssds, metrics, serve,
+    Controlled, Daemon, Mistakes, Reloaded, Settings, SsdEvents, counted, file, metrics, serve,
 };
 use udapl::handover::take_stored;
 use udapl::reactor::names_handed_in;
@@ -140,6 +140,16 @@ fn serve_others(
     let scraped = scraped.transpose()?;
     let socket = settings.control.as_ref().map(|control| serve(of, control));
     let socket = socket.transpose()?;
+    // An SSD that answers slowly delays this thread and nothing else.
+    let mut events = SsdEvents::new(of.clone());
+    std::thread::Builder::new()
+        .name("ssds".to_owned())
+        .spawn(move || {
+            loop {
+                std::thread::park_timeout(CHECK_INTERVAL);
+                events.follow();
+            }
+        })?;
     if let Some(listener) = scraped {
         let of = of.clone();
         std::thread::Builder::new()
@@ -192,7 +202,6 @@ fn sleep(
             }
             None => {}
         }
-        follow_ssds(of);
         let mut daemon = of.lock();
         daemon.give_up_ports();
         let (serves, has_ports) = (daemon.serves(), !daemon.settings().ports.is_empty());

@@ -182,6 +182,35 @@ fn an_ssd_that_has_ended_is_opened_again() {
     assert_eq!(host.blocks(0, 1), [7]);
 }
 
+/// With the earlier block size, a command of the host would move more bytes than its buffer has.
+#[test]
+fn a_namespace_that_was_formatted_with_other_blocks_fails_all_operations() {
+    let served = served(Source::Memory(BYTES));
+    let mut host = Loop::new(served.source.clone());
+    assert_eq!(host.write(0, &[7; BLOCK]), DONE);
+    served.ssd.with(|model, name| {
+        model.remove_namespace(name, 1).expect("it is there");
+        let namespace = NamespaceConfig {
+            nsid: Some(1),
+            uuid: Uuid::from_u128(7),
+            group: 1,
+            hosts: None,
+            disk: Disk::open(Source::Memory(BYTES), 12, false).expect("a disk"),
+        };
+        assert_eq!(model.add_namespace(name, namespace), Ok(1));
+    });
+    let refused = host.namespace().reread_size().expect_err("other blocks");
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("namespace 1 has blocks of 4096 bytes now, and had 512"),
+        "{refused}"
+    );
+    let read = host.command(transfer(opcode::READ, 0, 1), memory(0, BLOCK));
+    assert_eq!(read, Status::UNRECOVERED_READ.dnr());
+    let write = host.command(transfer(opcode::WRITE, 0, 1), memory(0, BLOCK));
+    assert_eq!(write, Status::WRITE_FAULT.dnr());
+}
+
 /// As with files: a second disk on the same blocks is refused, unless both only read.
 #[test]
 fn a_namespace_of_an_ssd_has_one_disk_or_several_that_only_read() {
