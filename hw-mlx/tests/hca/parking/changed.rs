@@ -329,6 +329,34 @@ fn tables_that_were_changed_are_refused_or_harmless() {
     assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
 }
 
+/// The initialization segment is compared before the device has a command, and the refusal has both values.
+#[test]
+fn a_function_that_is_another_model_or_has_other_firmware_is_refused_untouched() {
+    let served = Served::new();
+    let before = served.resets();
+    let (snapshot, mut descriptors) = parked_after_use(&served);
+    let changes: [fn(&mut HcaTables); 4] = [
+        |tables| tables.device_id ^= 1,
+        |tables| tables.revision ^= 1,
+        |tables| tables.firmware.2 ^= 1,
+        |tables| tables.embedded_cpu ^= true,
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let mut changed = snapshot.clone();
+        change(&mut changed.tables);
+        let refused = Hca::resume(&changed, descriptors).expect_err("another device");
+        let error = refused.error.to_string();
+        assert!(
+            error.contains("device ID, revision, firmware and embedded_cpu are"),
+            "{at}: {error}"
+        );
+        assert!(!refused.touched, "{at}");
+        descriptors = refused.descriptors;
+    }
+    drop(Hca::resume(&snapshot, descriptors).expect("the same device"));
+    served.finished(before);
+}
+
 /// A function with work under way that was parked. The completion queue was armed at its first entry and has had an
 /// event. If `rearms` is true, it was armed again.
 fn parked_at_work(served: &Served, rearms: bool) -> (HcaSnapshot, Vec<NamedFd>, Parked) {

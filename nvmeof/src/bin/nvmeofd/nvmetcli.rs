@@ -317,7 +317,7 @@ impl Shell {
                 for (key, value) in values {
                     let (key, value) = match *key {
                         "path" => ("file", json!(value)),
-                        "uuid" | "nguid" => ("uuid", json!(value)),
+                        "uuid" | "nguid" => ("uuid", json!(value.to_lowercase())),
                         "grpid" => ("group", json!(number(value)?)),
                         _ => return Err(format!("{key} has no equal").into()),
                     };
