@@ -228,7 +228,9 @@ fn a_handover_that_a_silent_manager_keeps_later_is_refused() {
         "the service manager has not handled all messages (BARRIER=1) before the deadline"
     );
     assert_are_all(&kept.descriptors, 2);
+    // A process that another thread starts has the socket until its exec, so the name must go, too.
     drop(socket);
+    std::fs::remove_file(&path).expect("removed");
     let kept = stored_in(&to, SNAPSHOT, kept.descriptors, far()).expect_err("absent");
     assert!(
         kept.to_string().contains("connect to NOTIFY_SOCKET"),
